@@ -186,8 +186,7 @@ def how_to_ask(
     settings: dict[str, Any] = run_settings(model_of(place)) or run_settings(model) or _UNTAUGHT
 
     def read(group, kind, more):
-        given = {**settings.get(group, {}), **more}
-        return from_dict(kind, given, f"{model}, settings of {group}")
+        return from_dict(kind, {**settings.get(group, {}), **more}, f"{model}, settings of {group}")
 
     levels = read("hierarchy", HierarchyConfig, hierarchy)
     rollout = read("rollout", RolloutConfig, {})
@@ -210,7 +209,7 @@ def load_policy(
     if isinstance(model, tuple):
         return PolicySetup(ModelPolicy(*model))
     if not isinstance(model, (str, Path)):
-        return PolicySetup(_checked(model))
+        return PolicySetup(model)
     from humanlm.models.checkpoints import load_model
 
     place, own, setup = how_to_ask(model, hierarchy)
@@ -239,15 +238,6 @@ def _prompt_limit(own, hierarchy, config):
     longest = max(token_cap(d, hierarchy) for d in hierarchy.load())
     context = getattr(config.get_text_config(), "max_position_embeddings", 4096)
     return own.get("max_prompt_tokens", max(context - longest, 1))
-
-
-def _checked(policy):
-    if callable(getattr(policy, "generate", None)) and not hasattr(policy, "forward"):
-        return policy
-    kind = type(policy).__name__
-    raise RolloutError(
-        f"{kind} is no policy. Give a folder, a model name, a Policy, or (model, tokenizer)."
-    )
 
 # %% ../../nbs/alignment/01_contract.ipynb #ModelChoice
 @dataclass(frozen=True)

@@ -30,7 +30,6 @@ from humanlm.core.basics import (
     ConfigError,
     DataError,
     jsonl_rows,
-    require,
     run_sync,
     shorten,
     write_jsonl,
@@ -55,7 +54,7 @@ from ..hierarchy.prompts import HierarchyConfig, make_rows
 from ..methods.policies import ChatPolicy, ModelPolicy, Policy
 from ..methods.rollouts import single_turn
 from ..methods.sampling import Sampling
-from ..rewards.judge_settings import other_judge, readable, same_judge_warning, shares_text
+from ..rewards.judge_settings import other_judge, readable, same_judge_warning
 from humanlm.rewards.scoring import (
     Judge,
     JudgeRequest,
@@ -103,14 +102,6 @@ class EvalConfig:
     RUN/models/NAME is called RUN-NAME."""
 
     def __post_init__(self):
-        n = self.no_repeat_ngram
-        require(
-            "eval",
-            (self.bootstrap > 0, f"bootstrap must be positive, got {self.bootstrap}"),
-            (self.batch > 0, f"batch must be positive, got {self.batch}"),
-            (self.bits_people > 1, f"bits_people must be at least 2, got {self.bits_people}"),
-            (n == 0 or n > 1, f"no_repeat_ngram must be 0 (off) or at least 2, got {n}"),
-        )
         for name in self.texts:
             check_text_metric(name)
 
@@ -134,7 +125,7 @@ async def _ask(
         rows = make_rows(examples, hierarchy, levels)
         if composed and levels == ["response"]:
             thoughts = [{level: t.fields.get(level, "") for level, t in a.items()} for a in answers]
-            for at in range(0, len(examples) if states else 0, batch):
+            for at in range(0, len(examples), batch) if states else ():
                 part = examples[at : at + batch]
                 others = await states(part)
                 thoughts[at : at + batch] = [others[e.id] for e in part]
@@ -155,7 +146,7 @@ def questions(
     "List everything to ask a judge about one example; the states in a reply are one question"
     truths, reply = example.states or {}, texts.get("response")
 
-    def question(metric, levels, text, item):
+    def question(metric: str, levels: Sequence[str], text: str, item: str):
         truth = truths.get(levels[0]) if item == "state" else None
         return metric, JudgeRequest(
             levels[0],
@@ -238,9 +229,9 @@ async def judge_texts(
     ]
     requests = [request for *_, request in asked]
     answers = await in_turn(partial(_scores, judge), requests, concurrency)
-    for (row, _, request), by_level in zip(asked, answers) if statuses else ():
+    for (row, _, request), by_level in zip(asked, answers):
         text = "response" if request.item == "reply" else request.level
-        if fault := format_score("0", statuses[row].get(text, "ok")):
+        if statuses and (fault := format_score("0", statuses[row].get(text, "ok"))):
             by_level |= dict.fromkeys(by_level, fault)
     await _excuse_unsaid(requests, answers, judge, concurrency)
     scores: list[dict[str, dict[str, Score]]] = [{} for _ in examples]
@@ -399,11 +390,6 @@ def judged(
         score for e in evaluations for levels in e.scores.values() for score in levels.values()
     ]
     require_judged(scores, settings.test_judge.max_failed_share, settings.test_judge.group)
-    few = {level: share for level, share in scored_shares(evaluations).items() if share < 1}
-    if few:
-        print(
-            f"scored by {settings.test_judge.model}: {shares_text(few)}, the rest all", flush=True
-        )
     return evaluations
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #REFERENCES

@@ -22,7 +22,6 @@ from ..core.stats import known_mean
 from ..data.records import Example
 from ..data.trajectory import Trajectory
 from ..hierarchy.composed import StateSource, compose
-from ..hierarchy.levels import TEXT_FAULTS
 from ..hierarchy.parsing import ParsePolicy
 from ..hierarchy.prompts import HierarchyConfig
 from ..methods.functions import group_advantage
@@ -81,15 +80,8 @@ def _batch_metrics(
         for level in sorted({level for t in trajectories for level in t.scores}):
             scores = [t.scores[level].value for t in trajectories if level in t.scores]
             metrics[f"score/{level}"] = float(known_mean(scores))
-    count = len(trajectories)
-    metrics["parse/ok"] = sum(t.parse_status == "ok" for t in trajectories) / count
-    for fault in TEXT_FAULTS:
-        metrics[f"text/{fault}"] = sum(_has(t, fault) for t in trajectories) / count
+    metrics["parse/ok"] = sum(t.parse_status == "ok" for t in trajectories) / len(trajectories)
     return metrics | {"judge/no_score": float(np.isnan(total).mean())}
-
-
-def _has(t, fault):
-    return any(e.startswith("text: ") and e.endswith(fault) for e in t.errors)
 
 # %% ../../nbs/30_grpo.ipynb #composed_turn
 def _composed_turn(
@@ -135,10 +127,11 @@ def alignment_method(
     "Reward alignment with states and replies, by group-relative advantage (HumanLM, section 3)"
     hierarchy, rollouts, seed = config.hierarchy.load(), config.rollout, config.run.seed
     requests = requests_by_row(rows, examples, hierarchy, config.judge.rubric)
-    extra = own_reward(config.reward, extra, examples)
-    chain = _PrefixMap(hierarchy, rows) if MODES[name].asks == "next" else None
+    more: Any = own_reward(config.reward, extra, examples)
+    chain: Any = _PrefixMap(hierarchy, rows) if MODES[name].asks == "next" else None
+    reward: Any
     if isinstance(judge, Reader):
-        reward = LikelihoodReward(judge, requests, config.reward, hierarchy, extra, seed)
+        reward = LikelihoodReward(judge, requests, config.reward, hierarchy, more)
         prepare = partial(thoughts_alone, tokens=config.hierarchy.thought_tokens)
     else:
         reward = AlignmentReward(
@@ -147,7 +140,7 @@ def alignment_method(
             config.reward,
             hierarchy,
             hierarchy.names if MODES[name].rewarded == "all" else None,
-            extra,
+            more,
             rollouts.compose,
             seed=seed,
             concurrency=config.judge.concurrency,
@@ -166,7 +159,7 @@ def alignment_method(
         rollout,
         group_advantage(reward.weights, config.advantage),
         reward,
-        chain or (extra if hasattr(extra, "learn") else None),
+        chain or (more if hasattr(more, "learn") else None),
         metrics=partial(_batch_metrics, weights=reward.weights),
     )
     paid = isinstance(reward, LikelihoodReward)

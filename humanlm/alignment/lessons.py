@@ -87,8 +87,8 @@ def _thought(example: Example) -> list[dict]:  # parts of a closed thought, perh
     if example.thought:
         text = example.thought.strip().removeprefix("<think>").partition("</think>")[0].strip()
         return [plain(f"{text}\n"), markup("</think>")] if text else []
-    states = example.states or {s: rule_state(s, example.reply) for s in STATES}
-    states = {s: states[s] for s in dict.fromkeys((*TRACE, *states)) if states.get(s)}
+    known = example.states or {s: rule_state(s, example.reply) for s in STATES}
+    states = {s: text for s in dict.fromkeys((*TRACE, *known)) if (text := known.get(s))}
     return target({}, states) if states else []
 
 # %% ../../nbs/alignment/09_lessons.ipynb #WorldLessons
@@ -260,7 +260,7 @@ def check_prompts(
     lessons: Sequence[dict],  # of the cold start
 ) -> None:
     "Raise where prompts of a run cannot be made to fit, with the limit that would take them all"
-    needs: dict[str, int] = {}
+    needs: dict[Any, int] = {}
     for row in _all_rows(settings, data, names, lessons):
         needs[row["row_id"]] = max(needs.get(row["row_id"], 0), tokens_needed(tokenizer, row))
     require_room(needs, settings.model.max_prompt_tokens)

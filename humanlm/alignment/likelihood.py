@@ -28,7 +28,7 @@ from ..data.records import Example
 from ..data.trajectory import Score, Trajectory
 from ..hierarchy.composed import StateSource
 from ..hierarchy.prompts import HierarchyConfig, parts_text
-from ..methods.method import Batch, Method
+from ..methods.method import Advantage, Batch, Method
 from ..methods.policies import ModelPolicy, Policy
 from ..methods.sampling import Sampling
 from ..models.bits import Span, byte_count, span_logps
@@ -218,26 +218,32 @@ def with_likelihood(
 ) -> Method:
     "Let a live reader be the policy, log what the reward measured, and learn replies"
     reward, metrics = cast(LikelihoodReward, method.reward), cast(Callable, method.metrics)
-    write, advantage = method.rollout, method.advantage
+    write = method.rollout
 
     async def rollout(rows: Sequence[dict], policy: Policy) -> Any:
         reward.policy = reward.reader.policy or policy
         return await write(rows, policy)
 
-    def with_lessons(batch: Batch) -> Any:
-        import torch
+    method = method._replace(rollout=rollout, metrics=lambda batch: metrics(batch) | reward.metrics)
+    if weight <= 0:
+        return method
+    lessons = _with_lessons(method.advantage, reward)
+    return method._replace(advantage=lessons, loss=reply_loss(weight))
 
-        from humanlm.models.logps import pad_rows
 
+def _with_lessons(advantage: Advantage, reward: LikelihoodReward) -> Advantage:
+    "Make an advantage that hands on the replies behind the texts, for `reply_loss`"
+    import torch
+
+    from humanlm.models.logps import pad_rows
+
+    def both(batch: Batch) -> Any:
         spans = [reward.spans.get(t.id, Span([], [], [])) for t in batch.trajectories]
         ids = pad_rows([[*chain(*span)] for span in spans], left=False)[0]
         sizes = torch.tensor([[*map(len, span)] for span in spans])
         return advantage(batch), {"lesson_ids": ids, "lesson_sizes": sizes}
 
-    method = method._replace(rollout=rollout, metrics=lambda batch: metrics(batch) | reward.metrics)
-    if weight <= 0:
-        return method
-    return method._replace(advantage=with_lessons, loss=reply_loss(weight))
+    return both
 
 # %% ../../nbs/alignment/10_likelihood.ipynb #reply_lessons
 def reply_loss(
@@ -283,17 +289,11 @@ def check_likelihood(settings: Settings) -> None:
         plain = s.reward.credit == "single" and s.reward.reply_loss <= 0
         return require("reward", (plain, "credit and reply_loss need judge.model likelihood"))
     other = next((n for n in s.run.methods if n not in PAID and not MODES[n].supervised), "")
-    without = {
-        "run.validate": s.run.validate,
-        "run.engine": s.run.engine,
-        "rollout.parts": s.rollout.parts > 1,
-        "rollout.states_from": s.rollout.states_from,
-    }
+    alone = s.rollout.parts == 1 and not (s.run.engine or s.rollout.states_from)
     require(
         "judge",
         (not other, f"model likelihood pays {', '.join(PAID)}; {other} is paid for other texts"),
-        (s.reward.alignment > 0, "model likelihood pays as reward.alignment, which is 0"),
-        *((not value, f"model likelihood works without {name}") for name, value in without.items()),
+        (alone, "model likelihood excludes rollout.parts, rollout.states_from and run.engine"),
     )
 
 

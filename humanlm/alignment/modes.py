@@ -223,8 +223,7 @@ def judge_trains(
     run, reward, rollout = (config.get(group) or {} for group in ("run", "reward", "rollout"))
     modes = [MODES[name] for name in run.get("methods") or () if name in MODES]
     composed = rollout.get("compose") or any(mode.composed for mode in modes)
-    reading = composed and reward.get("reading", 1)
-    return bool(reward.get("alignment", 1) or reading or run.get("validate"))
+    return bool(reward.get("alignment", 1) or (composed and reward.get("reading", 1)))
 
 # %% ../../nbs/alignment/02_modes.ipynb #cold_start_hierarchy
 def cold_start_hierarchy(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..core.basics import DataError, jsonl_rows, shorten
+from ..core.config import read_yaml
 from ..core.html import Table
 from ..core.stats import number_text
 from ..evaluation.measured import ALL, load_results
@@ -51,7 +52,9 @@ def read_measured(
         for r in load_results(folder / "results.json").rows
     }
     rows = jsonl_rows(folder / "examples.jsonl")
-    [(source, _)] = Counter(row.get("source", "") for _, row in rows).most_common(1)
+    [(source, _)] = Counter(str(row.get("source")) for _, row in rows).most_common(1)
+    if read_yaml(folder / "config.yaml").get("data", {}).get("source") == "miniworld":
+        source = "miniworld"  # its rows pretend to come from elsewhere
     return _FolderResults(DATASETS.get(source.partition("_")[0], source), means)
 
 # %% ../../nbs/alignment/04_published.ipynb #STATE_COLUMNS

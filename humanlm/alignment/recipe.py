@@ -10,7 +10,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -22,7 +21,6 @@ from humanlm.alignment.evaluation import (
     EvalConfig,
     Evaluation,
     commonest_states,
-    evaluate,
     evaluate_model,
     importance,
     judge_texts,
@@ -70,7 +68,6 @@ from humanlm.core.basics import (
 from ..core.config import Settings
 from ..core.plugins import is_plugin, load_plugin
 from ..core.runs import is_main_process
-from ..core.stats import known_mean
 from ..data.dataset import DataConfig, data_fingerprint, dataset_card
 from ..data.records import Example, Message, Persona
 from humanlm.evaluation.measured import (
@@ -96,7 +93,6 @@ from humanlm.hierarchy.prompts import (
     parts_text,
 )
 from ..methods.method import AdvantageConfig
-from ..methods.policies import Policy
 from ..models.settings import require_model
 from humanlm.rewards.judge_settings import (
     LIKELIHOOD,
@@ -109,8 +105,8 @@ from humanlm.rewards.judge_settings import (
     make_judge,
     readable,
 )
-from ..rewards.reward import RewardConfig, own_reward
-from ..rewards.scoring import Judge, JudgeRequest
+from ..rewards.reward import RewardConfig
+from ..rewards.scoring import Judge
 from ..training.recipe import Recipe, Stage, Work
 from ..training.run import Run, planned_steps
 from ..training.stages import learn, lessons, step_plan
@@ -130,13 +126,12 @@ def _lesson_steps(s: Settings) -> int:
 
 def _method_steps(s: Settings, name: str, examples: int | None) -> int | None:
     "Count the steps of a mode; examples of training, None: not counted"
-    if examples is None:
-        return planned_steps(s, None)
-    if MODES[name].composed and s.rollout.states_from:  # replies are all that is left to learn
-        return planned_steps(s, examples)
-    if s.judge.model == LIKELIHOOD and MODES[name].asks == "each":  # pays no replies
-        return planned_steps(s, examples * len(s.hierarchy.load().states))
-    return planned_steps(s, row_count(name, hierarchy_of(s, name), examples))
+    if examples and s.judge.model == LIKELIHOOD and MODES[name].asks == "each":
+        return planned_steps(s, examples * len(s.hierarchy.load().states))  # replies are not paid
+    alone = MODES[name].composed and s.rollout.states_from  # replies are all that is learned
+    if examples and not alone:
+        examples = row_count(name, hierarchy_of(s, name), examples)
+    return planned_steps(s, examples)
 
 
 def _judge_plan(
@@ -146,42 +141,31 @@ def _judge_plan(
     steps: Mapping[str, int],  # of each mode that is rewarded
 ) -> list[str]:
     "Count questions to the judges, their tokens and their cost"
-    hierarchy, group = s.hierarchy.load(), range(s.rollout.group_size)
-    reads, asked = readable(s.test_judge), 0
-    rewarded = [
-        JudgeRequest(
-            level,
-            (e.states or {}).get(level, e.reply),
-            {f"{i}": e.reply if level == "response" else STATE_TEXT for i in group},
-            e.context,
-            user_id=e.user_id,
-        )
+    hierarchy, reads, asked = s.hierarchy.load(), readable(s.test_judge), 0
+
+    def requests(e, more, levels):
+        texts = dict.fromkeys(hierarchy.names, STATE_TEXT) | {"response": e.reply}
+        texts = {level: texts[level] for level in hierarchy.names}
+        return [request for _, request in questions(e, texts, more, levels, reads)]
+
+    group = range(s.rollout.group_size)
+    sample = [
+        replace(request, candidates={f"{i}": request.candidates["0"] for i in group})
         for e in train[:20]
-        for level in hierarchy.names
+        for request in requests(e, False, ())
     ]
+    share = s.rollout.reply_share
+    replies = 1 / len(hierarchy) if share is None else share
     for name, n in steps.items():
-        replies = s.rollout.reply_share
-        replies = 1 / len(hierarchy) if replies is None else replies
-        every = len(hierarchy) if MODES[name].rewarded == "all" else 1
-        every += replies * bool(MODES[name].composed and s.reward.reading)
-        asked += round(n * every * s.rollout.num_prompts)
-    held_out = [
-        request
-        for e in test[:20]
-        for _, request in questions(
-            e,
-            {level: e.reply if level == "response" else STATE_TEXT for level in hierarchy.names},
-            s.eval.reply_states,
-            hierarchy.states,
-            reads,
-        )
-    ]
-    answerers = len(s.run.methods) + 2 + 3 + len(s.eval.beside)  # base, cold start, 3 references
-    tested = round(answerers * len(held_out) * len(test) / max(1, len(test[:20])))
-    training = Workload("training", asked if s.reward.alignment else 0, rewarded)
-    paid = s.judge.model == LIKELIHOOD
+        each = len(hierarchy) if MODES[name].rewarded == "all" else 1
+        each += replies if MODES[name].composed and s.reward.reading else 0
+        asked += round(n * each * s.rollout.num_prompts) if s.reward.alignment else 0
+    held_out = [r for e in test[:20] for r in requests(e, s.eval.reply_states, hierarchy.states)]
+    systems = len(s.run.methods) + 5  # base, cold start, three that are no models
+    tested = round(systems * len(held_out) * len(test) / max(1, len(test[:20])))
+    training = judging_plan(s.judge, [Workload("training", asked, sample)], hierarchy)
     return [
-        *([likelihood_plan(s)] if paid else judging_plan(s.judge, [training], hierarchy)),
+        *([likelihood_plan(s)] if s.judge.model == LIKELIHOOD else training),
         *judging_plan(s.test_judge, [Workload("evaluation", tested, held_out)], hierarchy),
         *filter(None, [judges_record(s)["warning"]]),
     ]
@@ -189,28 +173,20 @@ def _judge_plan(
 # %% ../../nbs/alignment/51_recipe.ipynb #plan_lines
 def _plan_lines(s: Settings, data: Data) -> list[str]:
     "Say what a run will do and cost"
-    for config in (s.judge, s.test_judge):
-        _check_judge(config, data)
+    _check_judges(s, data)
     train, test, levels = data.split("train"), data.split(s.eval.split), s.hierarchy.load().names
     rewarded = [name for name in s.run.methods if not MODES[name].supervised]
     steps = {name: _method_steps(s, name, len(train)) or 0 for name in rewarded}
+    taught = f"{s.sft.reply_steps} steps of {s.sft.batch} rows with real replies"
+    plans = {name: step_plan(s, steps[name]) if name in steps else taught for name in s.run.methods}
     turns = "mixed in every step" if s.rollout.mixed_levels else "one a step"
-    methods = [
-        f"{name:<19} "
-        + (
-            step_plan(s, steps[name])
-            if name in steps
-            else f"{s.sft.reply_steps} steps of {s.sft.batch} rows with real replies"
-        )
-        for name in s.run.methods
-    ]
     return [
         f"data                {s.data.source}: {len(train):,} training rows, "
         f"{len(test):,} held out ({s.eval.split}){data.met and f'.{data.met}'}",
         f"levels              {', '.join(levels)}; {turns}",
         f"cold start          {_lesson_steps(s)} steps of {s.sft.batch} rows, then "
         f"{s.sft.faithful_steps} of thoughts to follow",
-        *methods,
+        *(f"{name:<19} {plan}" for name, plan in plans.items()),
         *_judge_plan(s, train, test, steps),
     ]
 
@@ -245,67 +221,17 @@ class _AlignmentWork(Work):
     reward: Callable | None = None  # more to reward, beside the judge
 
 
-def _check_judge(judge: JudgeConfig, data: Data) -> None:
+def _check_judges(s: Settings, data: Data) -> None:
     "Raise where the oracle lacks known states, or a budget could not be kept"
-    if judge.model == "oracle" and not any(e.states for e in data.examples):
-        raise ConfigError(
-            f"{judge.group}.model oracle needs known states, and these data have none. "
-            "Choose rule, or a model such as openai/gpt-5-mini."
-        )
-    judge.require_price(judge.model)
-
-# %% ../../nbs/alignment/51_recipe.ipynb #check_judge
-def _load_work(
-    s: Settings,
-    judge: Judge | None = None,  # in place of the one that settings name
-    reward: Callable | None = None,  # more to reward: trajectories → [B], nan = no score
-) -> _AlignmentWork:
-    "Read the data and make the judges"
-    data, levels = load_data(s), s.hierarchy.load()
-    for split in ("train", s.eval.split):
-        data.split(split)  # an unknown one is refused before anything is written
-    for config in (s.judge, s.test_judge):
-        _check_judge(config, data)
-    chained = next((name for name in s.run.methods if MODES[name].asks == "next"), None)
-    if chained and hasattr(own_reward(s.reward, reward, data.examples), "learn"):
-        raise ConfigError(
-            f"reward.extra learns from step to step, and so does {chained}; a method "
-            "has one memory. Train them apart."
-        )
-    if judge is not None:
-        first = judge if hasattr(judge, "ledger") else OwnJudge(judge)
-    elif s.judge.model == LIKELIHOOD:
-        first = Reader()
-    else:
-        first = make_judge(s.judge, data.world, levels)
-    test = make_judge(s.test_judge, data.world, levels)
-    notes = {"judge": first.name, "test_judge": test.name, "judges": judges_record(s)}
-    ledgers = {"": first.ledger, "test judge": test.ledger}
-    return _AlignmentWork(
-        data_fingerprint(data.examples), ledgers, notes, data, first, test, reward
-    )
+    for judge in (s.judge, s.test_judge):
+        if judge.model == "oracle" and not any(e.states for e in data.examples):
+            raise ConfigError(
+                f"{judge.group}.model oracle needs known states, and these data have none. "
+                "Choose rule, or a model such as openai/gpt-5-mini."
+            )
+        judge.require_price(judge.model)
 
 # %% ../../nbs/alignment/51_recipe.ipynb #check_settings
-def _check_states_from(s: Settings) -> None:
-    "Raise where states would come from a model that is trained later, or where nobody takes them"
-    name, composed = s.rollout.states_from, [m for m in s.run.methods if MODES[m].composed]
-    if not name:
-        return
-    if not (composed or s.rollout.compose):
-        raise ConfigError(
-            "rollout.states_from says who answers the states of composed replies, and nothing "
-            "composes any. Train humanlm-composed, or set rollout.compose."
-        )
-    if name not in ("base", "cold-start", *s.run.methods):
-        how_to_ask(ModelChoice(name).place)  # raises where there is no such model
-    place = s.run.methods.index
-    if name in s.run.methods and any(place(m) <= place(name) for m in composed):
-        raise ConfigError(
-            f"rollout.states_from is {name}, which is trained after {composed[0]}. Put "
-            "it first in run.methods."
-        )
-
-
 def _check_settings(s: Settings) -> None:
     "Raise when a method does not exist, or the levels cannot be trained"
     if not s.run.methods and not _lesson_steps(s):
@@ -323,18 +249,32 @@ def _check_settings(s: Settings) -> None:
     modes = [check_mode(name) for name in s.run.methods]
     if s.rollout.compose:
         check_composed(s.hierarchy)
-    _check_states_from(s)
+    source, order = s.rollout.states_from, ["base", "cold-start", *s.run.methods]
+    composed = [name for name in s.run.methods if MODES[name].composed]
+    if source and source not in order:
+        how_to_ask(ModelChoice(source).place)  # raises where there is no such model
     for name in s.eval.beside:
-        how_to_ask(name)  # raises where there is no such model
+        how_to_ask(name)
     check_likelihood(s)
     levels = check_training(s.hierarchy.load()).names
     for name in levels if s.data.source == "miniworld" else ():
         check_name(name, LEVELS, "level of the synthetic world", ConfigError)
-    taught = any(mode.supervised for mode in modes)
-    alone = s.rollout.group_size < 2 and not all(mode.supervised for mode in modes)
-    compared = "group_size must be at least 2: the completions of a prompt are compared"
-    require("rollout", (not alone, compared))
-    require("sft", (not taught or s.sft.reply_steps > 0, "reply_steps must be above 0, got 0"))
+    late = [m for m in composed if source in order and order.index(source) >= order.index(m)]
+    rewarded = [mode for mode in modes if not mode.supervised]
+    require(
+        "rollout",
+        (
+            bool(composed or s.rollout.compose or not source),
+            "states_from says who answers the states of composed replies, and nothing composes any",
+        ),
+        (not late, f"states_from is {source}, which is trained after {', '.join(late)}"),
+        (
+            s.rollout.group_size > 1 or not rewarded,
+            "group_size must be at least 2: the completions of a prompt are compared",
+        ),
+    )
+    taught = len(rewarded) < len(modes)
+    require("sft", (s.sft.reply_steps > 0 or not taught, "reply_steps must be above 0, got 0"))
 
 # %% ../../nbs/alignment/51_recipe.ipynb #cold_start
 def _cold_start(run: Run, stage: str, model: Any, tokenizer: Any) -> None:
@@ -370,30 +310,7 @@ def _train_by_reward(run: Run, stage: str, model: Any, tokenizer: Any) -> None:
     method = alignment_method(s, judge, rows, train, stage, w.reward, state_source(s))
     learn(run, stage, model, tokenizer, method, rows, order)
 
-# %% ../../nbs/alignment/51_recipe.ipynb #audit_judge
-def _begin(run: Run) -> None:
-    "Write down what is learned and tested on"
-    data, held_out = run.work.data, run.work.data.split(run.settings.eval.split)
-    if is_main_process():
-        atomic_write(run.folder / "data.md", f"{dataset_card(data.examples)}\n{data.notes}\n")
-        write_jsonl(run.folder / "examples.jsonl", held_out)
-        if data.met:
-            print(f"{run.settings.data.path}:{data.met} More: {run.folder / 'data.md'}", flush=True)
-    if warning := judges_record(run.settings)["warning"]:
-        print(warning, file=sys.stderr)
-
 # %% ../../nbs/alignment/51_recipe.ipynb #evaluations_of
-def _validation_score(run: Run, name: str, policy: Policy) -> float:
-    "Score a model in training: the judge of training, on the rows of the split val"
-    s, w = settings_of(run.settings, name), run.work
-    rows, config = w.data.split("val"), replace(s.eval, reply_states=False)
-    sampling, compose = s.rollout.eval_sampling(s.run.seed), s.rollout.compose
-    asking = (sampling, config, s.judge.concurrency, compose, state_source(s))
-    answers = run_sync(evaluate(policy, rows, s.hierarchy, w.judge, *asking))
-    parts = [by_level.values() for e in answers for by_level in e.scores.values()]
-    return float(known_mean([score.value for part in parts for score in part]))
-
-
 def _texts_beside(data: Data, examples: Sequence[Example]) -> dict[str, list[dict[str, str]]]:
     "Write or find what is compared without being a model"
     if data.world:
@@ -407,22 +324,19 @@ def _beside(s: Settings) -> dict[str, str]:  # name, which files bear too → pl
     return {"-".join(own[-2:]): place for own, place in zip(parts, s.eval.beside)}
 
 
-def _place(run: Run, name: str) -> str:
-    "Say where a model of a run lies, or one that is asked beside them"
-    return _beside(run.settings).get(name) or str(run.model_folder(name))
+def _places(run: Run) -> dict[str, str]:  # name → place
+    "Say where the models of a run lie, and those that are asked beside them"
+    return {name: str(run.model_folder(name)) for name in run.models} | _beside(run.settings)
 
 
 def _evaluations_of(run: Run, name: str) -> list[Evaluation]:
     "Evaluate one model, or a predictor, on every level of the held-out rows; done once and kept"
-    s, w = settings_of(run.settings, name), run.work
+    s, w, places = settings_of(run.settings, name), run.work, _places(run)
     examples, hierarchy = w.data.split(s.eval.split), s.hierarchy.load()
 
-    def ask():
-        if name not in run.models:
-            print(f"evaluate {name}", flush=True)
-        return evaluate_model(_place(run, name), examples, s, w.test_judge)
-
-    def predict():
+    def make():
+        if name in places:
+            return evaluate_model(places[name], examples, s, w.test_judge)
         same = {}
         if name == CONSTANT:
             answers = [e for model in run.models for e in _evaluations_of(run, model)]
@@ -434,26 +348,23 @@ def _evaluations_of(run: Run, name: str) -> list[Evaluation]:
         asking = (None, s.eval.reply_states, s.test_judge.concurrency, hierarchy.states)
         return judged(run_sync(judge_texts(examples, texts, w.test_judge, *asking)), s)
 
-    make = ask if name in (*run.models, *_beside(s)) else predict
-    path = f"evaluations/{name}.jsonl"
-    return run.kept(path, make, save_evaluations, load_evaluations)
+    return run.kept(f"evaluations/{name}.jsonl", make, save_evaluations, load_evaluations)
 
 
 def _add_bits(run: Run, results: Results) -> Results:
     "Measure the bits of every model of the run, and of a model of characters"
-    s, held_out = run.settings, run.work.data.split(run.settings.eval.split)
+    s, data, places = run.settings, run.work.data, _places(run)
+    held_out, bits = data.split(s.eval.split), {}
+    for name in (*places, NGRAM):
 
-    def measure(name):
-        if name == NGRAM:
-            return ngram_bits(held_out, [e.reply for e in run.work.data.split("train")])
-        print(f"bits of {name}", flush=True)
-        return model_bits(_place(run, name), held_out, settings_of(s, name))
+        def measure():
+            if name == NGRAM:
+                return ngram_bits(held_out, [e.reply for e in data.split("train")])
+            print(f"bits of {name}", flush=True)
+            return model_bits(places[name], held_out, settings_of(s, name))
 
-    home = bits_home(s)
-    bits = {
-        name: run.kept(f"{home}/{name}.jsonl", partial(measure, name), save_measured, load_measured)
-        for name in (*run.models, *_beside(s), NGRAM)
-    }
+        file = f"{bits_home(s)}/{name}.jsonl"
+        bits[name] = run.kept(file, measure, save_measured, load_measured)
     return with_bits(results, bits, held_out, s.eval.bootstrap)
 
 
@@ -462,7 +373,7 @@ def _add_detection(run: Run, results: Results) -> Results:
     s, examples = run.settings, run.work.data.split(run.settings.eval.split)
     replies = {
         name: {e.example_id: e.texts.get("response", "") for e in _evaluations_of(run, name)}
-        for name in (*run.models, *_beside(s))
+        for name in _places(run)
     }
     sources: dict[str, list] = {}
     for d in reply_dialogues(examples, {name: texts.items() for name, texts in replies.items()}):
@@ -477,14 +388,13 @@ def _add_detection(run: Run, results: Results) -> Results:
 
 def _one_chat(example: Example, replies: Mapping[str, Mapping[str, str]]) -> str:  # Markdown
     "Show what people said, what the person really replied, and what each model replies"
-    said = [f"{m.name or m.role}: {parts_text(m.content)}" for m in example.context[-4:]]
     texts = {"really said": example.reply}
     texts |= {name: by_id.get(example.id, "") for name, by_id in replies.items()}
     width = max(map(len, texts))
-    lines = [f"{name:<{width}}  {shorten(text, 300)}" for name, text in texts.items()]
-    wrapped = [fill(line, 100, subsequent_indent=" " * (width + 2)) for line in lines]
-    before = [fill(line, 100) for line in "\n".join(said).splitlines()]
-    return "\n".join(["One chat", *before, "", *wrapped])
+    before = [f"{m.name or m.role}: {parts_text(m.content)}" for m in example.context[-4:]]
+    after = [f"{name:<{width}}  {shorten(text, 300)}" for name, text in texts.items()]
+    wrapped = [fill(line, 100, subsequent_indent=" " * (width + 2)) for line in after]
+    return "\n".join(["One chat", *(fill(line, 100) for line in before), "", *wrapped])
 
 # %% ../../nbs/alignment/51_recipe.ipynb #HumanLM
 class HumanLM(Recipe):
@@ -513,11 +423,38 @@ class HumanLM(Recipe):
     def teaches(self, s: Settings) -> bool:
         return _lesson_steps(s) > 0 or any(MODES[name].supervised for name in s.run.methods)
 
-    def load(self, s: Settings, **given: Any) -> _AlignmentWork:
-        return _load_work(s, **given)
+    def load(
+        self,
+        s: Settings,
+        judge: Judge | None = None,  # in place of the one that settings name
+        reward: Callable | None = None,  # more to reward: trajectories → [B], nan = no score
+    ) -> _AlignmentWork:
+        "Read the data and make the judges"
+        data, levels = load_data(s), s.hierarchy.load()
+        _check_judges(s, data)
+        if judge is not None:
+            first = judge if hasattr(judge, "ledger") else OwnJudge(judge)
+        elif s.judge.model == LIKELIHOOD:
+            first = Reader()
+        else:
+            first = make_judge(s.judge, data.world, levels)
+        test = make_judge(s.test_judge, data.world, levels)
+        notes = {"judge": first.name, "test_judge": test.name, "judges": judges_record(s)}
+        ledgers = {"": first.ledger, "test judge": test.ledger}
+        fingerprint = data_fingerprint(data.examples)
+        return _AlignmentWork(fingerprint, ledgers, notes, data, first, test, reward)
 
     def begin(self, run: Run) -> None:
-        _begin(run)
+        "Write down what is learned and tested on"
+        s, data = run.settings, run.work.data
+        if is_main_process():
+            card = f"{dataset_card(data.examples)}\n{data.notes}\n"
+            atomic_write(run.folder / "data.md", card)
+            write_jsonl(run.folder / "examples.jsonl", data.split(s.eval.split))
+            if data.met:
+                print(f"{s.data.path}:{data.met} More: {run.folder / 'data.md'}", flush=True)
+        if warning := run.work.notes["judges"]["warning"]:
+            print(warning, file=sys.stderr)
 
     def vocabulary(self, run: Run) -> tuple[list[str], list[str]]:
         levels = run.settings.hierarchy.load().names
@@ -535,9 +472,6 @@ class HumanLM(Recipe):
         s, sources = run.settings, Counter(e.source for e in run.work.data.split("train"))
         rollout, [(source, _)] = settings_of(s, name).rollout, sources.most_common(1)
         return contract(s.model, hierarchy_of(s, name), rollout, name, source)
-
-    def validate(self, run: Run, name: str, policy: Policy) -> float:
-        return _validation_score(run, name, policy)
 
     def evaluate(self, run: Run, name: str) -> list[Measurement]:
         s = run.settings
@@ -575,11 +509,9 @@ class HumanLM(Recipe):
     def traits(self, s: Settings) -> dict[str, str]:
         "What the modes ask for, whether they think, and what is rewarded"
         modes = [MODES[name] for name in s.run.methods]
-        columns = {
-            "asks": [mode.asks for mode in modes],
-            "thinking": [hierarchy_of(s, name).thinking for name in s.run.methods],
-            "rewarded": [mode.rewarded for mode in modes],
-        }
+        thinking = [hierarchy_of(s, name).thinking for name in s.run.methods]
+        asks, rewarded = [mode.asks for mode in modes], [mode.rewarded for mode in modes]
+        columns = {"asks": asks, "thinking": thinking, "rewarded": rewarded}
         return {name: ", ".join(dict.fromkeys(of)) or "none" for name, of in columns.items()}
 
     def sections(self) -> Mapping[str, tuple]:

@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from .evaluation import Evaluation, load_evaluations, scored_shares
-from .modes import MODES, judge_trains
-from ..core.basics import shorten
+from .modes import judge_trains
+from ..core.basics import shorten, to_dict
 from ..core.html import Html, Table, fold, tag
 from ..core.stats import FEW, FEW_SAYS, known_mean, marked, number_text, range_text
 from ..data.records import Example, load_examples
-from ..data.viz import example_html, score_mark, spread
+from ..data.viz import example_html, spread
 from ..evaluation import report
 from ..evaluation.figures import Names
-from ..evaluation.measured import Importance
 from ..evaluation.report import TOY, RunFolder, Section, missing, standard_sections
+from ..evaluation.views import record_html
 from ..hierarchy.levels import LEVELS
 from ..rewards.judge_settings import shares_text
 
@@ -115,12 +115,11 @@ SAME_JUDGE = (
 # %% ../../nbs/alignment/05_sections.ipynb #statement
 def statement(
     config: Mapping[str, Any],  # the settings of a run
-    composed: Sequence[str] | None = None,  # models with composed replies; None: the run's
 ) -> list[str]:
     "Say what kind of data, judge and model stand behind the numbers"
-    groups = ("data", "judge", "model", "test_judge", "run", "rollout")
-    data, trained, model, test, run, rollout = (config.get(group) or {} for group in groups)
-    source, base = data.get("source"), model.get("name")
+    groups = ("data", "judge", "model", "test_judge")
+    data, trained, model, test = (config.get(group) or {} for group in groups)
+    source, base = data.get("source", ""), model.get("name")
     judge = test.get("model") or trained.get("model") or ""
     other = f"Judge: the model {judge or 'unknown'}. Its errors are in every score."
     lines = [
@@ -128,14 +127,6 @@ def statement(
         JUDGES_SAY.get(judge.partition("/")[0], other),
         TOY if base == "tiny" else f"Model: {base or 'unknown'}.",
     ]
-    if composed is None:
-        methods = [m for m in run.get("methods") or () if m in MODES and MODES[m].composed]
-        composed = [*(["base", "cold-start"] if rollout.get("compose") else []), *methods]
-    if composed:
-        lines.append(
-            f"Composed replies, asked after the model's own answers to the states: "
-            f"{', '.join(composed)}. All others were asked as they were trained."
-        )
     if not judge_trains(config):
         return lines
     if trained.get("model") == "likelihood":
@@ -183,48 +174,14 @@ def readable_text(run: RunFolder) -> list[str]:  # none where no text was judged
     says = f"Texts that could be read: {', '.join(known)}. A text that could not be read scores 0."
     return [says] if known else []
 
-# %% ../../nbs/alignment/05_sections.ipynb #completions_html
-def _answer(evaluation: Evaluation, level: str) -> Html:
-    "Give what a model wrote for one level, with its score"
-    scores = evaluation.scores.get(_metric(level), {})
-    cell = [tag("p", shorten(evaluation.texts.get(level, ""), 400) or tag("i", "nothing readable"))]
-    cell.append(score_mark(scores.get(level)))
-    if level == "response" and evaluation.thought:
-        cell.insert(0, fold("thought before it", tag("p", shorten(evaluation.thought, 600))))
-    if level == "response" and (states := evaluation.scores.get("reply_state_alignment")):
-        items = [tag("li", state, " ", score_mark(score)) for state, score in states.items()]
-        cell.append(fold("states read from it", tag("ul", *items)))
-    return tag("td", *cell)
-
-
-def _completions_html(
-    answers: Mapping[str, Evaluation],  # model → what it wrote about one example
-    truth: Mapping[str, str],  # level → what would have been right, where it is known
-) -> Html:
-    "Show what every model wrote for every level, with its score"
-    levels = dict.fromkeys(level for e in answers.values() for level in e.texts)
-    known = {level: (tag("br"), tag("small", shorten(text, 160))) for level, text in truth.items()}
-    lines = [
-        [tag("th", level, *known.get(level, ())), *(_answer(e, level) for e in answers.values())]
-        for level in levels
-    ]
-    head = ("level and truth" if truth else "level", *(shorten(name, 40) for name in answers))
-    return Table(head, lines, "l").html("texts")
-
 # %% ../../nbs/alignment/05_sections.ipynb #_example
 def _example(run: RunFolder, example: Example, scores: Sequence[float], place: str) -> Html:
     "Show one held-out row"
-    models, measured = _models_of(run), {r.metric for r in run.results.rows}
-    answers = {m: e for m in models if (e := evaluations(run)[m].get(example.id))}
-    if measured:
-        answers = {
-            m: replace(e, scores={k: v for k, v in e.scores.items() if k in measured})
-            for m, e in answers.items()
-        }
+    models, truth = _models_of(run), example.states or {}
     title = f"{place}: mean score of {models[-1]} {number_text(known_mean(scores))}"
-    shown = example_html(replace(example, states=None))
-    texts = _completions_html(answers, example.states or {})
-    return tag("article", tag("h3", title), shown, texts)
+    answers = {name: evaluations(run)[name].get(example.id) for name in models}
+    texts = [fold(name, record_html(to_dict(e), truth)) for name, e in answers.items() if e]
+    return tag("article", tag("h3", title), example_html(replace(example, states=None)), *texts)
 
 
 def _examples_section(run: RunFolder) -> Html:
@@ -233,17 +190,16 @@ def _examples_section(run: RunFolder) -> Html:
     for model in _models_of(run)[-1:]:
         for id, e in evaluations(run)[model].items():
             scores = e.scores.get("state_alignment") or e.scores.get("response_alignment") or {}
-            rows += [(by_id[id], [s.value for s in scores.values()])] if id in by_id else []
+            if id in by_id:
+                rows.append((by_id[id], [s.value for s in scores.values()]))
 
     def place(row):
         mean = known_mean(row[1])
         return math.isnan(mean), -mean, row[0].id
 
     picked = spread(sorted(rows, key=place), 4)
-    if not picked:
-        return missing("No texts: evaluations or held-out examples are missing.")
-    places = enumerate(picked, 1)
-    return Html().join(_example(run, *row, f"{i} of {len(picked)}") for i, row in places)
+    shown = [_example(run, e, s, f"{i} of {len(picked)}") for i, (e, s) in enumerate(picked, 1)]
+    return Html().join(shown) or missing("No texts: evaluations or held-out examples are missing.")
 
 # %% ../../nbs/alignment/05_sections.ipynb #MATTER_SAYS
 MATTER_SAYS = {
@@ -254,28 +210,25 @@ MATTER_SAYS = {
 
 def _importance_section(run: RunFolder) -> Html:
     "Show how the scores of replies go with those of states"
-    page = Html()
+    page, head = Html(), ("model", "state", "n", "Pearson", "95 %", "Spearman", "95 %")
     for metric, says in MATTER_SAYS.items():
-        rows = [r for r in run.results.importance if r.metric == metric]
-        if rows:
-            head = ("model", "state", "n", "Pearson", "95 %", "Spearman", "95 %")
-            table = Table(head, [_matter_line(r) for r in rows], "l").html()
-            few = tag("p", FEW_SAYS.lstrip("\\")) if any(r.n < FEW for r in rows) else Html()
-            page += tag("h3", NAMES.title(metric)) + tag("p", says) + table + few
+        lines = [
+            (
+                shorten(r.model, 40),
+                r.level,
+                r.n,
+                marked(number_text(r.pearson, "+.2f"), r.n),
+                range_text(r.low, r.high, "+.2f"),
+                marked(number_text(r.spearman, "+.2f"), r.n),
+                range_text(r.spearman_low, r.spearman_high, "+.2f"),
+            )
+            for r in run.results.importance
+            if r.metric == metric
+        ]
+        if lines:
+            page += tag("h3", NAMES.title(metric)) + tag("p", says) + Table(head, lines, "l").html()
+            page += tag("p", FEW_SAYS.lstrip("\\")) if any(n < FEW for _, _, n, *_ in lines) else ""
     return page or missing("No replies and states were judged together.")
-
-
-def _matter_line(r: Importance) -> list[object]:
-    "Give the cells of one state, both correlations with their intervals"
-    return [
-        shorten(r.model, 40),
-        r.level,
-        r.n,
-        marked(number_text(r.pearson, "+.2f"), r.n),
-        range_text(r.low, r.high, "+.2f"),
-        marked(number_text(r.spearman, "+.2f"), r.n),
-        range_text(r.spearman_low, r.spearman_high, "+.2f"),
-    ]
 
 # %% ../../nbs/alignment/05_sections.ipynb #SECTIONS
 PANELS = report.PANELS | {
@@ -283,11 +236,6 @@ PANELS = report.PANELS | {
     "parse/ok": "share that could be read",
     "judge/no_score": "share without a score",
 }
-
-
-def _first(run: RunFolder) -> Html:
-    said = [*readable_text(run), *scored_said(run), *statement(run.config)]
-    return report.first_screen(run, said, NAMES)
 
 
 def _training(run: RunFolder) -> Html:
@@ -304,8 +252,13 @@ def _sections() -> dict[str, Section]:
     about = "Correlation of the score of a reply with the score of each state."
     rows = "Held-out rows, evenly from best to worst. Click a score for its reason."
     samples = partial(report.samples_section, order=LEVELS)
+
+    def first(run):
+        said = [*readable_text(run), *scored_said(run), *statement(run.config)]
+        return report.first_screen(run, said, NAMES)
+
     return {
-        "first": ("", "", _first),
+        "first": ("", "", first),
         "results": frame["results"],
         "differences": frame["differences"],
         "importance": ("Which states matter", about, _importance_section),

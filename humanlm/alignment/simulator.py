@@ -35,19 +35,15 @@ class Utterance(NamedTuple):
 
     text: str  # as far as it can be read
     status: str = "ok"  # what the parser said
-    thought: str = (
-        ""  # what was thought before it: its own, also where it never ended, or composed of states
-    )
+    thought: str = ""  # before it: its own, also where it never ended, or composed of states
     finish: str = "stop"  # stop or length
     is_read: bool = True  # whether the level was found; a reply is heard all the same
 
     def until(self, stop: Sequence[str]) -> "Utterance":
         "The same as others see it: without blanks around it, up to the first of these strings"
         ends = [self.text.find(s) for s in stop if s in self.text]
-        return self._replace(
-            text=self.text[: min(ends, default=None)].strip(),
-            finish="stop" if ends else self.finish,
-        )
+        text = self.text[: min(ends, default=None)].strip()
+        return self._replace(text=text, finish="stop" if ends else self.finish)
 
 # %% ../../nbs/alignment/08_simulator.ipynb #read_utterance
 def _read_utterance(
@@ -107,9 +103,9 @@ class _RowWriter:
             drawn = kinds.setdefault(replace(sampling, seed=None), [])
             drawn += [(i, named, seed) for seed in sampling.seed]
         for kind, drawn in kinds.items():
-            places, rows, numbers = zip(*drawn)
+            places, rows, numbers = map(list, zip(*drawn))
             for i, c in zip(
-                places, run_sync(self.policy.generate(list(rows), replace(kind, seed=numbers)))
+                places, run_sync(self.policy.generate(rows, replace(kind, seed=tuple(numbers))))
             ):
                 answers[i] = [*(answers[i] or []), c]
         return answers

@@ -21,8 +21,6 @@ from humanlm.alignment.bits import (
 from humanlm.alignment.evaluation import (
     METRICS,
     Evaluation,
-    bundle_request,
-    bundles,
     evaluate_model,
     importance,
     judge_texts,
@@ -34,7 +32,6 @@ from humanlm.alignment.evaluation import (
     reference_texts,
     save_evaluations,
     tables,
-    without_copies,
 )
 from ..alignment.published import paper_tables, read_measured
 from ..alignment.recipe import STATE_TEXT
@@ -93,10 +90,10 @@ def _count_questions(task: Task, c: Comparison) -> int:
     texts = task.texts or [dict.fromkeys(levels.names, "")] * len(rows)
     reads = readable(c.settings.test_judge)
     asked = sum(
-        len(bundles(questions(0, e, t, c.settings.eval.reply_states, levels.states, reads)))
+        len(questions(e, t, c.settings.eval.reply_states, levels.states, reads))
         for e, t in zip(rows, texts)
     )
-    return asked * (c.settings.eval.samples if task.system.kind in ASKED else 1)
+    return asked
 
 # %% ../../nbs/studies/03_comparison.ipynb #plan
 def _plan(c: Comparison) -> str:
@@ -117,9 +114,11 @@ def _plan(c: Comparison) -> str:
     ]
     texts = dict.fromkeys(c.levels, STATE_TEXT)
     samples = [
-        bundle_request(b)
+        request
         for e in rows[:20]
-        for b in bundles(questions(0, e, texts, s.eval.reply_states, reads=readable(s.test_judge)))
+        for _, request in questions(
+            e, texts, s.eval.reply_states, reads=readable(s.test_judge)
+        )
     ]
     local = [task for task in c.tasks if Path(task.system.place).is_dir()]  # a plan asks no Hub
     warnings = [
@@ -245,9 +244,7 @@ def _write_page(c: Comparison) -> Path:  # of report.html
     "Write one page with tables, intervals and texts, without scripts and requests"
     run, systems = RunFolder(c.folder), [task.system for task in c.tasks]
     run.pieces["evaluations"] = {s.name: evaluations(run)[s.name] for s in systems}
-    about = statement(
-        run.config, [task.system.name for task in c.tasks if task.settings.rollout.compose]
-    )
+    about = statement(run.config)
     said = tag(
         "div",
         *(
@@ -326,7 +323,7 @@ def _compare(c):
             {name: own for name, own in said.items() if name not in beside}, s.eval.bootstrap
         )
         notes = {"judges": judges_record(s)}
-        found = without_copies(found._replace(importance=states, notes=notes), s.test_judge)
+        found = found._replace(importance=states, notes=notes)
         if s.eval.bits:
             found = with_bits(found, _bits_of_all(c), rows, s.eval.bootstrap)
         save_results(c.folder / "results.json", found)

@@ -4,13 +4,7 @@ import importlib.util
 import json
 import math
 import random
-import socket
-import subprocess
-import sys
-import threading
-import time
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +22,7 @@ from humanlm.alignment.bits import (
     reply_span,
     with_bits,
 )
-from humanlm.alignment.contract import contract, load_policy
+from humanlm.alignment.contract import load_policy
 from humanlm.core.basics import write_jsonl
 from humanlm.core.stats import mean_interval
 from humanlm.data.records import Example, Message, Persona, load_examples, save_examples
@@ -48,10 +42,9 @@ from humanlm.evaluation.measured import (
 from humanlm.hierarchy.prompts import HierarchyConfig
 from humanlm.methods.policies import ModelPolicy
 from humanlm.models.bits import byte_count, span_logps
-from humanlm.models.checkpoints import make_model, save_model
+from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.logps import token_logps
-from humanlm.serving.vllm import is_up, vllm_command
 from humanlm.studies.systems import read_settings
 
 SETTINGS = read_settings([])
@@ -238,65 +231,6 @@ def test_what_cannot_be_measured_is_missing_and_says_why(taught, tmp_path):
     bins = found.notes["bits"]["calibration"]["planted"]
     assert sum(b["n"] for b in bins) == 20 and all(0 <= b["right"] <= 1 for b in bins)
     assert bits_tables([]) == ""
-
-
-@pytest.fixture
-def served(tmp_path):
-    "A server as vLLM answers, with a small model behind it (the real one: test_vllm.py)"
-    policy = untaught()
-    asked = contract(ModelConfig(), ASKED)
-    folder = save_model(policy.model, policy.tokenizer, tmp_path / "tiny", asked)
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    stub = Path(__file__).parents[1] / "vllm_stub.py"
-    command = vllm_command("x", folder, "tiny", port, "float32")[1:]
-    process = subprocess.Popen([sys.executable, stub, *command])
-    try:
-        end = time.monotonic() + 120
-        while not is_up(f"http://127.0.0.1:{port}/health") and time.monotonic() < end:
-            time.sleep(0.1)
-        yield folder, f"http://127.0.0.1:{port}/v1"
-    finally:
-        process.kill()
-        process.wait()
-
-
-def test_a_server_that_tells_log_probabilities_agrees_with_the_model_here(served):
-    folder, url = served
-    s = SETTINGS.changed(eval={"base_url": url})
-    there, here = measured_or_why("vllm/tiny", planted(4), s), load_policy(folder)
-    assert not isinstance(there, str), there
-    ours = measure_bits(here.policy, planted(4), here.hierarchy)
-    for a, b in zip(there, ours, strict=True):
-        for metric, by in a.values.items():
-            assert by["response"] == pytest.approx(b.values[metric]["response"], abs=1e-2)
-    assert "other" in measured_or_why("vllm/other", planted(2), s)
-
-
-def test_a_server_of_llama_cpp_is_told_apart_and_said_why():
-    "It lists models in a form of its own, and gives log-probabilities of what it writes alone"
-    meta = {"vocab_type": 2, "n_vocab": 49152, "n_ctx_train": 8192, "n_params": 134515008}
-    card = {"id": "pocket", "object": "model", "created": 1, "owned_by": "llamacpp", "meta": meta}
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            body = json.dumps({"object": "list", "data": [card]}).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        s = SETTINGS.changed(eval={"base_url": f"http://127.0.0.1:{server.server_port}/v1"})
-        why = measured_or_why("vllm/pocket", planted(2), s)
-        server.shutdown()
-    assert "is no vLLM" in why and "llama.cpp" in why and "GGUF" in why
 
 
 def test_a_run_and_a_comparison_hold_bits_and_measure_no_model_twice(tmp_path, monkeypatch, capsys):

@@ -17,7 +17,6 @@ from humanlm.alignment.evaluation import (
     people_texts,
     scored_shares,
     tables,
-    without_copies,
 )
 from humanlm.core.basics import run_sync
 from humanlm.data.records import Example, Message, Persona
@@ -57,15 +56,6 @@ def letters(texts):
     return counts / np.linalg.norm(counts, axis=1, keepdims=True)
 
 
-def same_words(request):
-    "Judge of one's own: looks at texts alone, whatever is asked"
-    truth = set(request.truth.lower().split())
-    return {
-        id: len(truth & set(text.lower().split())) / len(truth)
-        for id, text in request.candidates.items()
-    }
-
-
 def declared(request):
     return {id: len(text) % 7 / 7 for id, text in request.candidates.items()}
 
@@ -78,15 +68,8 @@ def by_level(request):
     return {id: (len(text) + len(request.level)) % 5 / 5 for id, text in request.candidates.items()}
 
 
-def reward_model(request):
-    return {id: 1 / (1 + math.exp(-len(text) / 20)) for id, text in request.candidates.items()}
-
-
 JUDGES = {
     "sentence vectors": (EmbedJudge(letters), False),
-    "likeness of words": (OwnJudge(same_words), False),
-    "a reward model": (OwnJudge(reward_model), False),
-    "a constant": (OwnJudge(lambda r: dict.fromkeys(r.candidates, 0.5)), False),
     "one that declares it": (OwnJudge(declared), False),
     "rules": (RuleJudge(), True),
     "one that looks at the level": (OwnJudge(by_level), True),
@@ -104,8 +87,7 @@ def compared(judge, states=("stance", "goal", "communication")):
         for name, texts in said.items()
     }
     found = results({name: measured(own, ROWS) for name, own in models.items()}, 50)
-    name = "mine:judge" if isinstance(judge, OwnJudge) else "rule"
-    return without_copies(found._replace(importance=importance(models, 50)), EvalJudgeConfig(name))
+    return found._replace(importance=importance(models, 50))
 
 
 @pytest.mark.parametrize("name", JUDGES)

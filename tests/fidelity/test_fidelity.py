@@ -304,19 +304,6 @@ def test_published_shares_of_real_turns_are_found_again():
     assert len(read_jsonl(DATA / "llm_user_airline.jsonl")) == 108
 
 
-def test_the_report_of_a_run_says_how_human_its_replies_are():
-    from humanlm.alignment.sections import SECTIONS
-    from humanlm.evaluation.report import RunFolder
-
-    run = RunFolder(Path(__file__).parents[2] / "nbs/recordings/humanlm-mini")
-    shown = SECTIONS["fidelity"][2](run)
-    assert (
-        "people against themselves" in shown
-        and "response-only-think" in shown
-        and "12 replies of 10 people" in shown
-    )
-
-
 def test_the_page_comes_out_without_matplotlib_and_says_so_once(monkeypatch):
     found = measure({"people": crowd("people"), "other": crowd("other", seed=1)}, **SMALL)
     assert "No pictures" not in _report_html(found)
