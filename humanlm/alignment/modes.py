@@ -36,14 +36,6 @@ class _Entry(NamedTuple):
         return (*self.before, (self.level, self.field))
 
 # %% ../../nbs/alignment/02_modes.ipynb #_PrefixMap
-class _Choice(NamedTuple):
-    "What is asked instead of a row"
-
-    level: str
-    example: str
-    prefix: tuple[tuple[str, str], ...]  # (level, text) of the levels before
-
-
 class _PrefixMap:
     "The memory of prefix chaining: asks after the best prefixes, and remembers what scored well"
 
@@ -77,18 +69,18 @@ class _PrefixMap:
         level: str,  # that is due
         example: str,  # whose turn it is
         taken: Container[tuple[str, str]] = (),  # (level, example) of this step so far
-    ) -> _Choice:
+    ) -> tuple[str, str, tuple[tuple[str, str], ...]]:  # and (level, text) of the levels before
         "Find a level and an example that can be asked"
         at = self.hierarchy.index_of(level)
         if at == 0:
-            return _Choice(level, example, ())
+            return level, example, ()
         before = self.hierarchy.names[at - 1]
         entries, start = self.entries[before], self.places[example]
         free = [e for e in entries if e in self.places and (level, e) not in taken]
         if not free:
             return self.choose(before, example, taken)
         nearest = min(free, key=lambda e: (self.places[e] - start) % len(self.places))
-        return _Choice(level, nearest, entries[nearest].prefix)
+        return level, nearest, entries[nearest].prefix
 
     def prepare(self, rows: Sequence[dict]) -> list[dict]:
         "Put into each row what stands before it, or take another row; equal rows stay equal"

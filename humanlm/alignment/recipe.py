@@ -17,10 +17,8 @@ from typing import Any
 from .bits import NGRAM, bits_home, model_bits, ngram_bits, with_bits
 from .contract import ModelChoice, contract, how_to_ask, state_source
 from humanlm.alignment.evaluation import (
-    CONSTANT,
     EvalConfig,
     Evaluation,
-    commonest_states,
     evaluate_model,
     importance,
     judge_texts,
@@ -141,12 +139,11 @@ def _judge_plan(
     steps: Mapping[str, int],  # of each mode that is rewarded
 ) -> list[str]:
     "Count questions to the judges, their tokens and their cost"
-    hierarchy, reads, asked = s.hierarchy.load(), readable(s.test_judge), 0
+    hierarchy, reads = s.hierarchy.load(), readable(s.test_judge)
 
-    def requests(e, more, levels):
-        texts = dict.fromkeys(hierarchy.names, STATE_TEXT) | {"response": e.reply}
-        texts = {level: texts[level] for level in hierarchy.names}
-        return [request for _, request in questions(e, texts, more, levels, reads)]
+    def requests(e, more, states):
+        texts = {n: e.reply if n == "response" else STATE_TEXT for n in hierarchy.names}
+        return [request for _, request in questions(e, texts, more, states, reads)]
 
     group = range(s.rollout.group_size)
     sample = [
@@ -154,12 +151,8 @@ def _judge_plan(
         for e in train[:20]
         for request in requests(e, False, ())
     ]
-    share = s.rollout.reply_share
-    replies = 1 / len(hierarchy) if share is None else share
-    for name, n in steps.items():
-        each = len(hierarchy) if MODES[name].rewarded == "all" else 1
-        each += replies if MODES[name].composed and s.reward.reading else 0
-        asked += round(n * each * s.rollout.num_prompts) if s.reward.alignment else 0
+    levels = [n * (len(hierarchy) if MODES[m].rewarded == "all" else 1) for m, n in steps.items()]
+    asked = sum(levels) * s.rollout.num_prompts if s.reward.alignment else 0
     held_out = [r for e in test[:20] for r in requests(e, s.eval.reply_states, hierarchy.states)]
     systems = len(s.run.methods) + 5  # base, cold start, three that are no models
     tested = round(systems * len(held_out) * len(test) / max(1, len(test[:20])))
@@ -337,12 +330,8 @@ def _evaluations_of(run: Run, name: str) -> list[Evaluation]:
     def make():
         if name in places:
             return evaluate_model(places[name], examples, s, w.test_judge)
-        same = {}
-        if name == CONSTANT:
-            answers = [e for model in run.models for e in _evaluations_of(run, model)]
-            same = commonest_states(answers, hierarchy.states)
         texts = [
-            {level: text for level, text in (row | same).items() if level in hierarchy.names}
+            {level: text for level, text in row.items() if level in hierarchy.names}
             for row in _texts_beside(w.data, examples)[name]
         ]
         asking = (None, s.eval.reply_states, s.test_judge.concurrency, hierarchy.states)

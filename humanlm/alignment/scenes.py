@@ -58,7 +58,7 @@ def _fields(value: Any, kind: Any, where: str = "") -> Any:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as e:
         problem, _, path = str(e).partition(" - at `$")
-        name = f"{where}{path.rstrip('`')}".lstrip(".")
+        name = f"{where}{path.removesuffix('`')}".replace("[...]", "").lstrip(".")
         raise RequestError(f"{name}: {problem}", name) from e
 
 # %% ../../nbs/alignment/06_scenes.ipynb #read_message

@@ -71,8 +71,7 @@ NAMES = Names(
         "another person here": "is what somebody else replied to the same message, or else a reply "
         "of somebody else of a usual length",
         "the same person elsewhere": "is the person's last reply in another discussion",
-        "a constant": "is the commonest reply of the training rows, and at each state what the "
-        "models wrote most often, for everybody",
+        "a constant": "is the commonest reply of the training rows, for everybody",
     },
     colours={
         "base": "#8b95a1",

@@ -22,7 +22,7 @@ from ..core.basics import HumanLMError, check_name, missing_package, run_sync, s
 from ..core.html import Table, tag
 from ..data.records import Example, Persona
 from ..data.trajectory import Completion
-from ..hierarchy.composed import StateSource, check_composed, compose
+from ..hierarchy.composed import check_composed, compose
 from ..hierarchy.parsing import ParsePolicy, clean_reply, parse, spoken, thought_of
 from ..hierarchy.prompts import HierarchyConfig, make_rows
 from ..methods.policies import RolloutError
@@ -82,11 +82,6 @@ class _RowWriter:
             return await self.policy.generate([row] * len(sampling.seed), sampling)
         return await self._batches.get().add((row, sampling))
 
-    async def each(self, rows: Sequence[dict], sampling: Sampling) -> list[Completion]:
-        "Complete every row once, all with the same seed"
-        seeded = replace(sampling, seed=(sampling.seed,))
-        return [c for [c] in await asyncio.gather(*(self(row, seeded) for row in rows))]
-
     def _answers(self, asked):
         "Answer (row, sampling) pairs; where they fail together, each by itself"
         try:
@@ -121,15 +116,13 @@ class Speech(NamedTuple):
 
     def reply(self) -> ChatReply:
         "The same as any chat model gives it; level, statuses and thoughts stand beside the text"
-        texts = tuple(u.text for u in self.said)
-        extra = {
-            "level": self.scene.level,
-            "statuses": [u.status for u in self.said],
-            "thoughts": [u.thought for u in self.said],
-        }
+        extra: dict = {"level": self.scene.level}
+        extra["statuses"] = [u.status for u in self.said]
+        extra["thoughts"] = [u.thought for u in self.said]
+        first, *others = texts = tuple(u.text for u in self.said)
         usage = Usage(1, 0, self.tokens_in, self.tokens_out, 0.0)
-        several = texts if len(texts) > 1 else ()
-        return ChatReply(texts[0], usage, finish=self.finish, texts=several, extra=extra)
+        several = texts if others else ()
+        return ChatReply(first, usage, finish=self.finish, texts=several, extra=extra)
 
     @property
     def finish(self) -> str:
@@ -187,24 +180,34 @@ class SimulatorClient(Client):
     ) -> dict[str, Utterance]:  # level → what was said
         "Ask about an example; a composed reply comes after its states"
         self.open()
-        h = self.setup.hierarchy
-        if self.compose and states is None and (levels is None or "response" in levels):
-            answers = await self.say(example, h.load().states, sampling)
-            read = {level: u.text for level, u in answers.items() if u.is_read}
-            answers |= await self.say(example, ["response"], sampling, read)
-            return {level: answers[level] for level in levels or answers}
-        rows = [
-            compose(row, states or {}) if self.compose and row["level"] == "response" else row
-            for row in make_rows([example], h, levels)
-        ]
-        completions = await self.write.each(rows, sampling or self.setup.sampling)
-        answers = {}
-        for row, completion in zip(rows, completions):
+        drawn: Any = sampling or self.setup.sampling
+        answers, h = {}, self.setup.hierarchy
+        written = self._written(example, levels, replace(drawn, seed=(drawn.seed,)), states)
+        for row, [completion] in await written:
             for level in row.get("levels", (row["level"],)):
                 answer = _read_utterance(completion, row, level, h)
                 last = level == row["level"]  # a shared completion has its thought before this one
                 answers[level] = answer if last else answer._replace(thought="")
-        return answers
+        return {level: answers[level] for level in levels or answers}
+
+    async def _written(self, example, levels, sampling, states=None, most=None):
+        "Write levels, a composed reply after its states, once for each seed: rows and completions"
+        h, before, reply = self.setup.hierarchy, [], "response"
+        composes = self.compose and (levels is None or reply in levels)
+        if composes and states is None:
+            first = replace(sampling, seed=sampling.seed[:1])
+            before, states = await self._written(example, h.load().states, first), {}
+            for row, [completion] in before:
+                answer = _read_utterance(completion, row, row["level"], h)
+                states |= {row["level"]: answer.text} if answer.is_read else {}
+            levels = [reply]
+        rows = make_rows([example], h, levels)
+        if self.compose or states:
+            rows = [compose(r, states or {}) if r["level"] == reply else r for r in rows]
+        if most:
+            rows = [row | {"max_tokens": min(row["max_tokens"], most)} for row in rows]
+        answers = await asyncio.gather(*(self.write(row, sampling) for row in rows))
+        return [*before, *zip(rows, answers)]
 
     async def answer(self, request: ChatRequest) -> Speech:
         "Answer a request; `RequestError` says what is wrong with it"
@@ -220,29 +223,21 @@ class SimulatorClient(Client):
             except HumanLMError as e:
                 why = f"This model cannot reply after given states: {e}"
                 raise RequestError(why, "states") from e
-        row = make_rows([scene.example], h, [scene.level])[0]
-        row["max_tokens"] = min(row["max_tokens"], request.max_tokens)
         options = {"temperature": request.temperature, "top_p": request.top_p}
         drawn = {name: float(value) for name, value in options.items() if value is not None}
         sampling: Any = replace(self.setup.sampling, **drawn, seed=tuple(seeds(request)))
-        before: list[Completion] = []
-
-        async def write(rows):
-            before.extend(await self.write.each(rows, replace(sampling, seed=sampling.seed[0])))
-            return before
-
         try:
-            if (self.compose or scene.states) and scene.level == "response":
-                asked = scene.states or (await StateSource(h, write)([scene.example]))["request"]
-                row = compose(row, asked)
-            written = await self.write(row, sampling)
+            written = await self._written(
+                scene.example, [scene.level], sampling, scene.states or None, request.max_tokens
+            )
         except LLMError:
             raise
         except HumanLMError as e:
             raise RequestError(str(e), "messages", code="context_length_exceeded") from e
-        said = [_read_utterance(c, row, scene.level, h).until(request.stop) for c in written]
-        tokens_in = sum(len(c.prompt_ids) for c in [*before, written[0]])
-        return Speech(scene, said, tokens_in, sum(len(c.ids) for c in [*before, *written]))
+        row, completions = written[-1]
+        said = [_read_utterance(c, row, scene.level, h).until(request.stop) for c in completions]
+        tokens_in = sum(len(cs[0].prompt_ids) for _, cs in written)
+        return Speech(scene, said, tokens_in, sum(len(c.ids) for _, cs in written for c in cs))
 
     async def send(self, request: ChatRequest) -> ChatReply:
         if request.model not in ("", self.model):

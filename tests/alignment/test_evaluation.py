@@ -10,7 +10,6 @@ from humanlm.alignment.evaluation import (
     BESIDE,
     PEOPLE,
     Evaluation,
-    commonest_states,
     importance,
     judge_texts,
     measured,
@@ -161,12 +160,6 @@ def test_who_has_no_other_reply_has_no_score_and_not_zero():
 def test_what_nobody_wrote_does_not_stand_beside(pool, names):
     rows = [e for e in pool if e.split == "test"]
     assert list(people_texts(rows, pool)) == names and set(names) <= {*BESIDE}
-
-
-def test_the_constant_state_is_what_the_models_wrote_most_often():
-    texts = [{"stance": "for it"}, {"stance": "against it"}, {"stance": "for it"}, {"stance": ""}]
-    own = run_sync(judge_texts(POOL[:4], texts, RuleJudge(), states=("stance",)))
-    assert commonest_states(own, ["stance", "goal"]) == {"stance": "for it"}
 
 
 # ---- shares that were scored

@@ -108,7 +108,7 @@ def test_a_prefix_is_the_chain_that_was_written_not_a_mixture():
     found = with_stances("e1")
     found.offer(_Entry("emotion", "e1", "calm", 1.0, 1, (("stance", "stance of e1"),)))
     found.offer(_Entry("stance", "e1", "another stance", 1.0, 2))
-    assert found.choose("belief", "e1").prefix == (
+    assert found.choose("belief", "e1")[2] == (
         ("stance", "stance of e1"),
         ("emotion", "calm"),
     )
