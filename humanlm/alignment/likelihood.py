@@ -302,7 +302,7 @@ def likelihood_plan(settings: Settings) -> str:
     s = settings
     who = {"frozen": "a copy of the cold start", "live": "the policy itself"}[s.judge.reader]
     return (
-        f"judge       none in training: real replies pay, read by {who} (credit {s.reward.credit}); "
+        f"judge       none in training: replies pay, read by {who} (credit {s.reward.credit}); "
         f"KL {s.trainer.get('beta', 0.0):g} to the cold start, "
         f"replies learned with weight {s.reward.reply_loss:g}"
     )

@@ -47,6 +47,8 @@ def read_measured(
 ) -> _FolderResults:
     "Read what a folder has measured"
     folder = Path(folder)
+    if not (folder / "results.json").is_file():
+        raise DataError(f"{folder} holds no results. Let the run finish, or evaluate it.")
     means = {
         (r.model, r.metric, r.level): 100 * r.mean
         for r in load_results(folder / "results.json").rows

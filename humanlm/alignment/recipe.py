@@ -244,10 +244,6 @@ def _check_settings(s: Settings) -> None:
         check_composed(s.hierarchy)
     source, order = s.rollout.states_from, ["base", "cold-start", *s.run.methods]
     composed = [name for name in s.run.methods if MODES[name].composed]
-    if source and source not in order:
-        how_to_ask(ModelChoice(source).place)  # raises where there is no such model
-    for name in s.eval.beside:
-        how_to_ask(name)
     check_likelihood(s)
     levels = check_training(s.hierarchy.load()).names
     for name in levels if s.data.source == "miniworld" else ():
@@ -266,6 +262,9 @@ def _check_settings(s: Settings) -> None:
             "group_size must be at least 2: the completions of a prompt are compared",
         ),
     )
+    places = [] if not source or source in order else [ModelChoice(source).place]
+    for place in (*places, *s.eval.beside):
+        how_to_ask(place)  # raises where there is no such model
     taught = len(rewarded) < len(modes)
     require("sft", (s.sft.reply_steps > 0 or not taught, "reply_steps must be above 0, got 0"))
 

@@ -116,9 +116,7 @@ def _plan(c: Comparison) -> str:
     samples = [
         request
         for e in rows[:20]
-        for _, request in questions(
-            e, texts, s.eval.reply_states, reads=readable(s.test_judge)
-        )
+        for _, request in questions(e, texts, s.eval.reply_states, reads=readable(s.test_judge))
     ]
     local = [task for task in c.tasks if Path(task.system.place).is_dir()]  # a plan asks no Hub
     warnings = [

@@ -49,7 +49,7 @@ GROUPS: dict[str, type] = {
     "judge": JudgeConfig,
     "test_judge": EvalJudgeConfig,
     "eval": EvalConfig,
-    **dict.fromkeys(("sft", "reward", "advantage", "prefixes", "trainer", "plan", "verl"), dict),
+    **dict.fromkeys(("sft", "reward", "advantage", "trainer", "plan", "verl"), dict),
 }
 ABOUT = (
     "Compare runs, models and replies of other systems on the same held-out rows. "
@@ -58,7 +58,7 @@ ABOUT = (
     "from the settings. "
     "The judge is test_judge; the group judge says who judged in training, so that "
     "both can differ. "
-    "Settings of training (sft, reward, advantage, prefixes, trainer, plan, verl) are "
+    "Settings of training (sft, reward, advantage, trainer, plan, verl) are "
     "accepted and not used. The word dynamics before "
     "RUN or RUN:METHOD compares the checkpoints of training; tables FOLDER ... prints "
     "results in the shape of the "

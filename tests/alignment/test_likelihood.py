@@ -15,7 +15,6 @@ from humanlm.alignment.bits import reply_span
 from humanlm.alignment.grpo import alignment_method
 from humanlm.alignment.likelihood import (
     FAULT,
-    LikelihoodReward,
     Reader,
     _with_lessons,
     group_credits,
