@@ -164,6 +164,17 @@ def _judge_plan(
     ]
 
 # %% ../../nbs/alignment/51_recipe.ipynb #plan_lines
+def _check_judges(s: Settings, data: Data) -> None:
+    "Raise where the oracle lacks known states, or a budget could not be kept"
+    for judge in (s.judge, s.test_judge):
+        if judge.model == "oracle" and not any(e.states for e in data.examples):
+            raise ConfigError(
+                f"{judge.group}.model oracle needs known states, and these data have none. "
+                "Choose rule, or a model such as openai/gpt-5-mini."
+            )
+        judge.require_price(judge.model)
+
+
 def _plan_lines(s: Settings, data: Data) -> list[str]:
     "Say what a run will do and cost"
     _check_judges(s, data)
@@ -212,17 +223,6 @@ class _AlignmentWork(Work):
     judge: Judge | Reader | None = None  # of training
     test_judge: Judge | None = None  # of held-out answers
     reward: Callable | None = None  # more to reward, beside the judge
-
-
-def _check_judges(s: Settings, data: Data) -> None:
-    "Raise where the oracle lacks known states, or a budget could not be kept"
-    for judge in (s.judge, s.test_judge):
-        if judge.model == "oracle" and not any(e.states for e in data.examples):
-            raise ConfigError(
-                f"{judge.group}.model oracle needs known states, and these data have none. "
-                "Choose rule, or a model such as openai/gpt-5-mini."
-            )
-        judge.require_price(judge.model)
 
 # %% ../../nbs/alignment/51_recipe.ipynb #check_settings
 def _check_settings(s: Settings) -> None:

@@ -115,7 +115,7 @@ def _run_items(
     for name, path in models.items():
         examples |= {e.id: e for e in load_examples(path.parent.parent / "examples.jsonl")}
         for e in load_evaluations(path):
-            if e.sample or "response" not in e.texts:
+            if "response" not in e.texts:
                 continue
             score = e.scores.get("response_alignment", {}).get("response")
             replies.setdefault(e.example_id, {})[name] = e.texts["response"]
