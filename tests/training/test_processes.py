@@ -22,6 +22,7 @@ CONFIG = {
     "model": {"vocab": 700, "hidden": 48, "heads": 3, "kv_heads": 3, "mlp": 96},
     "hierarchy": {
         "levels": ["stance", "emotion", "response"],
+        "path": str(Path(__file__).with_name("lowest.json")),
         "state_tokens": 16,
         "response_tokens": 16,
         "thought_tokens": 20,
@@ -31,7 +32,6 @@ CONFIG = {
     "judge": {"model": "rule"},
     "test_judge": {"model": "rule"},
     "reward": {"extra": "own:even"},
-    "prefixes": {"threshold": 0.0},
     "eval": {"bootstrap": 20},
     "trainer": {
         "optim": "sgd",
