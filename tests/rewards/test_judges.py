@@ -108,7 +108,6 @@ def test_config_reports_every_problem_at_once():
         "requests_per_minute": 0,
         "max_failed_share": 2,
         "second": "ruel",
-        "audit_every": -1,
     }
     with pytest.raises(Exception) as e:
         JudgeConfig("orcale", **wrong)
