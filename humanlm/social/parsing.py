@@ -72,7 +72,7 @@ class Parser(Protocol):
 
 # %% ../../nbs/60_social_world.ipynb #SymbolicParser
 class SymbolicParser:
-    "Reads stories in the grammar exactly; refuses any other"
+    "Reads stories in the grammar exactly; refuses a text with an unknown sentence that may matter"
 
     name = "symbolic"
 
@@ -85,9 +85,11 @@ class SymbolicParser:
             context = to_context(story)
         except DataError as e:
             return Parse(None, f"parse failed: {e}")
-        if not story.agents:
-            return Parse(None, "parse failed: no sentence in which somebody does something.")
         odd = [f"contradiction in sentence {n + 1}: {why}" for n, why in story.world.conflicts]
+        odd += [f"sentence {n} skipped: {why}" for n, _, why in story.unknown]
+        if not story.agents:
+            reason = "parse failed: no sentence in which somebody does something."
+            return Parse(None, " ".join([reason, *odd[:1]]))
         return Parse(context, notes=tuple(odd))
 
 # %% ../../nbs/60_social_world.ipynb #VERSION

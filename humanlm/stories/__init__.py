@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from .answers import answer, to_context
     from .contexts import Context, make_context, read_context
     from .generation import ask, generate
-    from .world import Story, read_story
+    from .world import Story, coverage, read_story
 
 __getattr__, __dir__ = lazy_names(__name__, {
     "answers": ["answer", "to_context"],
     "contexts": ["Context", "make_context", "read_context"],
     "generation": ["ask", "generate"],
-    "world": ["Story", "read_story"],
+    "world": ["Story", "coverage", "read_story"],
 })

@@ -6,6 +6,7 @@
 __all__ = ['POLICIES', 'baselines', 'answer', 'to_context', 'memory_answer']
 
 # %% ../../nbs/stories/07_answers.ipynb #exported-imports
+import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -31,11 +32,30 @@ class _Answer(NamedTuple):
     notes: tuple[str, ...] = ()  # where the story contradicts itself
 
 # %% ../../nbs/stories/07_answers.ipynb #_refusal
-def _gap(story: Story) -> str:
-    "Name the first sentence that was not understood, and count the others"
-    if not story.unknown:
+_OPENERS = set("The A An It There This That These Those Outside Today".split())  # no names
+_SOMEBODY = re.compile(
+    r"\b(?:I|we|you|he|she|they|him|her|them|his|their|it|who|(?:every|some|any|no)(?:one|body)"
+    r"|people|both|all)\b",
+    re.I,
+)
+
+
+def _matters(sentence: str, things: set[str]) -> bool:
+    "Whether a sentence mentions somebody, or one of the things"
+    words = re.findall(r"\w[\w'’-]*", sentence)
+    if any(word[0].isupper() and (n or word not in _OPENERS) for n, word in enumerate(words)):
+        return True
+    text = " ".join(["", *words]).lower()
+    return bool(_SOMEBODY.search(text)) or any(f" {thing.lower()}" in text for thing in things)
+
+
+def _gap(story: Story, *objects: str) -> str:
+    "Name the first sentence that was not understood and may matter, and count the others"
+    things = {*objects, *story.world.holders, *story.agents}
+    gaps = [unknown for unknown in story.unknown if _matters(unknown[1], things)]
+    if not gaps:
         return ""
-    (n, sentence, reason), *others = story.unknown
+    (n, sentence, reason), *others = gaps
     more = f" (and {len(others):,} more)" if others else ""
     return f"sentence {n}, {shorten(sentence)!r}{more}, is not understood: {reason.rstrip('.')}"
 
@@ -45,7 +65,7 @@ def _refusal(story: Story, question: PlaceQuestion | UnknownPhrase) -> str:
     if isinstance(question, UnknownPhrase):
         return f"the question {shorten(question.sentence)!r} is of no known form: {question.reason}"
     things = story.world.log
-    if gap := _gap(story):
+    if gap := _gap(story, question.object):
         return gap
     if question.object not in things:
         return f"no {shorten(question.object)!r} in the story.{near_miss(question.object, things)}"
@@ -133,8 +153,8 @@ def to_context(
     story: Story,
     compact_tags: bool = False,  # write `<same_as_… />` where it says exactly the same
 ) -> Context:
-    "Write the exact social context of a story; `DataError` if a sentence was not understood"
-    if gap := _gap(story):
+    "Write the exact social context of a story; `DataError` where an unknown sentence may matter"
+    if gap := _gap(story, *story.world.log):
         raise DataError(f"No exact context of this story: {gap}.")
     return make_context(story.agents, _steps(story, compact_tags))
 
