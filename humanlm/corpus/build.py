@@ -60,9 +60,8 @@ from humanlm.corpus.pseudonyms import (
     without_details,
 )
 from .selection import CODE, Leak, Plan, SelectConfig, listed, select, select_checks
-from .sets import SETS, SetsConfig, Writer, late_evidence, misfits
+from .sets import SETS, SetsConfig, Voices, Writer, late_evidence, misfits
 from humanlm.corpus.store import (
-    TOGETHER,
     RowStore,
     Source,
     chats_source,
@@ -265,7 +264,7 @@ def _read_source(s: Settings, store: RowStore, tell: Callable[[str], Any]) -> tu
     report, form, salt = [], [], read_salt(Path(s.build.out)) if secret else b""
     for n, entry in enumerate(source_of(s, report.append, salt, form.append)(store.faults), 1):
         store.add(entry)
-        if n % TOGETHER == 0:
+        if n % 20_000 == 0:
             tell(f"{store.rows:,} rows read")
     tell(f"{store.rows:,} rows read")
     if not len(store.records()):
@@ -376,9 +375,7 @@ def _some_rows(
             continue
         rows = np.flatnonzero(plan.fate == CODE[name])
         rows = rows[np.lexsort((plan.records["whole"][rows], plan.records["key"][rows]))[:3]]
-        found[name] = [
-            f"{e.id}: {e.reply}" for e in store.fetch(plan.records[rows], contexts=False)
-        ]
+        found[name] = [f"{e.id}: {e.reply}" for e in store.fetch(plan.records[rows])]
     return found
 
 # %% ../../nbs/corpus/10_build.ipynb #Built
@@ -489,14 +486,13 @@ def _build(s, folder, tell, writer, thinker):
     report, title = _read_source(s, store, tell)
     plan = select_from(s, store)
     people, failures = _describe(s, begun / "people", store, plan, writer, tell)
-    plan = settle(
-        plan, people, s.build, s.persona, lambda plan: misfits(plan, store, people, s.persona)
-    )
+    voices = Voices(s.persona, people)
+    plan = settle(plan, people, s.build, s.persona, lambda plan: misfits(plan, store, voices))
     _require_splits(plan, s.build)
     _refuse_leaks(leaks := plan.leaks(s.build.known), s.build)
     media = _media(s.build.source)
     made = begun / "made"
-    sets = Writer(made, store, plan, people, s.build, s.hierarchy, s.persona, media, thinker)
+    sets = Writer(made, store, plan, voices, s.build, s.hierarchy, media, thinker)
     notes = sets.write_all(tell)
     leaks.append(late_evidence(made / "examples", plan.records))
     _refuse_leaks(leaks[-1:], s.build)

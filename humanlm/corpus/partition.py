@@ -20,12 +20,11 @@ from ..data.splits import share, split_by_time
 
 # %% ../../nbs/corpus/01_partition.ipynb #hash64
 def hash64(
-    text: str,  # any name or content
+    text: str | bytes,  # any name or content
 ) -> int:  # the same in every process
     "Give a 64-bit number that stands for a text"
-    return int.from_bytes(
-        hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "little"
-    )
+    data = text.encode("utf-8", "replace") if isinstance(text, str) else text
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 
 
 name_hash = lru_cache(maxsize=2**16)(hash64)  # for names, which come again and again

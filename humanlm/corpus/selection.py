@@ -49,8 +49,6 @@ class SelectConfig:
     """Most replies of a person. null: no limit for threads and chitchat, 1000 for others."""
     per_person: int | None = None
     """Most rows of a person in each split, chosen by their ids. null: all. Of chitchat: 50."""
-    max_prompt_tokens: int | None = None
-    """Longest persona and context, in tokens (4 characters each). null: no limit."""
     train_percent: int = 100
     """Share of the training rows to keep, chosen by their ids; 10 lies within 20."""
     test_percent: int = 100
@@ -99,7 +97,7 @@ def select_checks(
     return [
         *each(shares, lambda v: 0 <= v <= 1, "lie between 0 and 1"),
         *each(
-            ("max_comments", "per_person", "max_prompt_tokens"),
+            ("max_comments", "per_person"),
             lambda v: v is None or v > 0,
             "be above 0 or null",
         ),
@@ -131,7 +129,6 @@ MORE = {
     "no persona": "nobody could write the persona of its author: dropped",
     "thin persona": "the persona of its author has too few phrases: dropped",
     "frequent": "beyond the most rows of its person in a split: dropped",
-    "over-long": "persona and context are too long: dropped",
     "subset": "not in the percentage asked for",
     "quoted": "the persona of its author holds most of it: dropped",
 }
