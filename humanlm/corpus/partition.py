@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['name_hash', 'FATES', 'TRAIN', 'VAL', 'TEST', 'SEEN', 'UNSEEN', 'TURNS', 'EARLY', 'STRANGER', 'EVIDENCE', 'BEFORE',
-           'NEWCOMER', 'HISTORY', 'splitters', 'hash64', 'Index', 'chance', 'keep_share', 'keep_active', 'in_order',
-           'keep_first', 'count_fates', 'split', 'choose_evidence']
+           'NEWCOMER', 'HISTORY', 'splitters', 'hash64', 'Index', 'chance', 'keep_active', 'in_order', 'keep_first',
+           'count_fates', 'split', 'choose_evidence']
 
 # %% ../../nbs/corpus/01_partition.ipynb #import-hashlib-from-collections
 import hashlib
@@ -66,15 +66,6 @@ def chance(
     return ((z ^ (z >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
 
 # %% ../../nbs/corpus/01_partition.ipynb #keep_share
-def keep_share(
-    keys: np.ndarray,  # [N] uint64
-    share: float,  # in [0, 1]
-    seed: int = 0,
-) -> np.ndarray:  # [N] bool
-    "Keep a share of the rows, chosen by their keys"
-    return chance(keys, seed) < share
-
-
 def keep_active(
     users: np.ndarray,  # [N] uint64
     least: int = 10,  # fewest rows of a user

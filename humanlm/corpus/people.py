@@ -106,7 +106,10 @@ def write_people(
             for user, rows, until in parts[i : i + BATCH]:
                 entries = list(store.fetch(plan.records[rows]))
                 name = entries[0].user_id
-                people[name] = [Said(e.id, e.reply, e.messages, e.time, e.facts) for e in entries]
+                people[name] = [
+                    Said(e.id, e.reply, e.messages if client else (), e.time, e.facts)
+                    for e in entries
+                ]
                 first[name] = user, int(until)
             if client:
                 written, failed = run_sync(ask_personas(client, source, people, c))

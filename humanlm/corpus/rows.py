@@ -30,6 +30,7 @@ from humanlm.hierarchy.prompts import (
     name_speakers,
     parts_text,
     prompt,
+    speaker,
     target,
 )
 
@@ -53,6 +54,11 @@ class Voice:
         "Prepare a persona"
         about = format_persona(persona)
         return cls(persona, to_json(persona), about, frozenset(about.casefold().split()))
+
+    @cached_property
+    def fields(self) -> str:
+        "The persona as published: its fields or its text as JSON"
+        return json.dumps(self.persona.fields or self.persona.text, ensure_ascii=False)
 
     def holds(self, reply: str) -> bool:
         "Tell whether the persona holds most of a reply"
@@ -97,6 +103,15 @@ class Made:
             self.order,
         )
 
+    @cached_property
+    def context(self) -> list[dict[str, str]]:
+        "The messages as prompts have them"
+        user = self.entry.user_id
+        return [
+            {"role": role, "name": speaker(name, user), "content": text}
+            for _, role, name, text, _ in self.entry.context
+        ]
+
     def describes(self, c: HierarchyConfig) -> bool:
         "Tell whether the prompts of this row say anything about its person"
         return self.voice.once(
@@ -115,9 +130,7 @@ class Made:
             (self.media, self.split, levels, thinking),
             lambda: parts_text(prompt(self.example, levels, c, thinking)[0]["content"]),
         )
-        context = name_speakers(
-            first_and_last(self.example.context, c.context_messages), self.entry.user_id
-        )
+        context = first_and_last(self.context, c.context_messages)
         return [{"role": "system", "name": "", "content": system}, *context]
 
 # %% ../../nbs/corpus/07_rows.ipynb #example_columns
@@ -143,7 +156,7 @@ def example_row(r: Made) -> dict[str, Any]:
 # %% ../../nbs/corpus/07_rows.ipynb #rl_columns
 def rl_row(r: Made, c: HierarchyConfig) -> dict[str, Any]:
     "Make a row for reinforcement learning"
-    levels, e, persona = c.load().names, r.entry, r.voice.persona
+    levels, e = c.load().names, r.entry
     messages = r.prompt(c, levels)
     return {
         "data_source": e.source,
@@ -154,7 +167,7 @@ def rl_row(r: Made, c: HierarchyConfig) -> dict[str, Any]:
             "split": r.split,
             "index": r.index,
             "name": NAME,
-            "persona": json.dumps(persona.fields or persona.text, ensure_ascii=False),
+            "persona": r.voice.fields,
             "raw_prompt": spaced_json(messages),
             "media_source": r.media,
             "hierarchy_name": levels[0],
@@ -170,7 +183,10 @@ def rl_row(r: Made, c: HierarchyConfig) -> dict[str, Any]:
 
 
 def _facts(facts):
-    return json.dumps(facts, sort_keys=True, default=str) if facts else "null"
+    return _sorted(facts) if facts else "null"
+
+
+_sorted = json.JSONEncoder(sort_keys=True, default=str).encode
 
 # %% ../../nbs/corpus/07_rows.ipynb #sft_columns
 def sft_row(r: Made, c: HierarchyConfig, thinking: bool = False) -> dict[str, Any]:

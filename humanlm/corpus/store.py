@@ -11,6 +11,7 @@ import json
 import marshal
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,7 +71,7 @@ class LogEntry(NamedTuple):
             name_hash(self.user_id),
             name_hash(self.context_id),
             hash64(_content(self)),
-            hash64(data),
+            int.from_bytes(sha256(data).digest()[:8], "little"),
             time,
             until,
             seconds,
