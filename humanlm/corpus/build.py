@@ -213,9 +213,9 @@ def source_of(
     hide = {"hide": partial(hide_authors, salt=salt)} if salt else {}
     if c.source == "threads":
         return threads_source(c.path, c.columns, report, links=c.links, tell=tell, **hide)
-    found = rows_source(c.source, c.path, c.columns, c.hub_config)
-    found = _differing(found) if c.columns and c.links != "post" else found
-    return with_pseudonyms(found, salt) if salt else found
+    source = rows_source(c.source, c.path, c.columns, c.hub_config)
+    source = _differing(source) if c.columns and c.links != "post" else source
+    return with_pseudonyms(source, salt) if salt else source
 
 # %% ../../nbs/corpus/10_build.ipynb #differing
 ALIKE = 10  # replies of a thread from which on equal contexts are an error
@@ -326,13 +326,13 @@ def _describe(
 # %% ../../nbs/corpus/10_build.ipynb #refuse_leaks
 def _refuse_leaks(leaks: Iterable[Leak], c: BuildConfig) -> None:
     "Raise `DataError` if anything leaks"
-    found = [leak for leak in leaks if leak.found]
+    leaking = [leak for leak in leaks if leak.found]
     expected = (c.compat_turns or c.split == "published") and all(
-        leak.what.startswith("root context") for leak in found
+        leak.what.startswith("root context") for leak in leaking
     )
-    if found and not expected:
+    if leaking and not expected:
         raise DataError(
-            "\n  - ".join(["The build leaks:", *(f"{x.what}: {x.found}" for x in found)])
+            "\n  - ".join(["The build leaks:", *(f"{x.what}: {x.found}" for x in leaking)])
         )
 
 # %% ../../nbs/corpus/10_build.ipynb #require_training
@@ -359,14 +359,14 @@ def _some_rows(
     store: RowStore,
 ) -> dict[str, list[str]]:  # fate → id and text of some rows
     "Fetch examples of what was not used"
-    found = {}
+    examples = {}
     for name in plan.counts():
         if CODE[name] <= SEEN:
             continue
         rows = np.flatnonzero(plan.fate == CODE[name])
         rows = rows[np.lexsort((plan.records["whole"][rows], plan.records["key"][rows]))[:3]]
-        found[name] = [f"{e.id}: {e.reply}" for e in store.fetch(plan.records[rows])]
-    return found
+        examples[name] = [f"{e.id}: {e.reply}" for e in store.fetch(plan.records[rows])]
+    return examples
 
 # %% ../../nbs/corpus/10_build.ipynb #Built
 class Built(NamedTuple):

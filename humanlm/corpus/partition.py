@@ -321,16 +321,16 @@ def choose_evidence(
     seen = np.cumsum(usable) - usable
     rank = seen - seen[np.searchsorted(of, of)]
     used = usable & (rank < most[of])
-    found = fate[order].copy()
-    open_ = np.isin(found, (TRAIN, VAL, TEST, SEEN))
+    fates = fate[order].copy()
+    open_ = np.isin(fates, (TRAIN, VAL, TEST, SEEN))
     time, end = rows.time[order], rows.end[order]
     used, until = _strictly_earlier(of, time, end, usable, used, open_, max(least, 1))
-    found[open_ & (time <= until)] = BEFORE
-    found[used & (found != HISTORY)] = EVIDENCE
+    fates[open_ & (time <= until)] = BEFORE
+    fates[used & (fates != HISTORY)] = EVIDENCE
     if least:
-        found[open_ & (until == -np.inf)] = NEWCOMER
+        fates[open_ & (until == -np.inf)] = NEWCOMER
     back = np.argsort(order)
-    return _EvidenceChoice(used[back], found[back])
+    return _EvidenceChoice(used[back], fates[back])
 
 # %% ../../nbs/corpus/01_partition.ipynb #_usable
 def _usable(rows, fate):
@@ -351,9 +351,9 @@ def _strictly_earlier(of, start, end, usable, used, open_, least):
     people = of.max(initial=-1) + 1
 
     def of_each(rows, times, extreme, empty):
-        found = np.full(people, empty)
-        extreme.at(found, of[rows], times[rows])
-        return found[of]
+        extremes = np.full(people, empty)
+        extreme.at(extremes, of[rows], times[rows])
+        return extremes[of]
 
     def count(rows):
         return np.bincount(of[rows], minlength=people)[of]

@@ -163,8 +163,8 @@ class Plan(NamedTuple):
 
     def rows(self, name: str) -> np.ndarray:
         "Give the entries of a fate in the order of time"
-        found = np.flatnonzero(self.fate == CODE[name])
-        return found[np.argsort(self.rank[found])]
+        rows = np.flatnonzero(self.fate == CODE[name])
+        return rows[np.argsort(self.rank[rows])]
 
     def leaks(
         self, known: bool = False
@@ -312,8 +312,8 @@ def _split_contexts(plan):
 # %% ../../nbs/corpus/05_selection.ipynb #_strangers
 def _strangers(plan):
     tested, users = (plan.fate > TRAIN) & plan.out, plan.records["user"]
-    found = tested & ~np.isin(users, users[plan.fate == TRAIN])
-    return Leak("tested person without a training row", int(tested.sum()), int(found.sum()))
+    strangers = tested & ~np.isin(users, users[plan.fate == TRAIN])
+    return Leak("tested person without a training row", int(tested.sum()), int(strangers.sum()))
 
 # %% ../../nbs/corpus/05_selection.ipynb #_predicted_evidence
 def _predicted_evidence(plan):
