@@ -1984,7 +1984,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'humanlm.corpus.rows.Voice.once': ('corpus/rows.html#voice.once', 'humanlm/corpus/rows.py'),
                                      'humanlm.corpus.rows._check_thought': ('corpus/rows.html#_check_thought', 'humanlm/corpus/rows.py'),
                                      'humanlm.corpus.rows._facts': ('corpus/rows.html#_facts', 'humanlm/corpus/rows.py'),
-                                     'humanlm.corpus.rows._struct': ('corpus/rows.html#_struct', 'humanlm/corpus/rows.py'),
+                                     'humanlm.corpus.rows._schemas': ('corpus/rows.html#_schemas', 'humanlm/corpus/rows.py'),
                                      'humanlm.corpus.rows._thought_request': ( 'corpus/rows.html#_thought_request',
                                                                                'humanlm/corpus/rows.py'),
                                      'humanlm.corpus.rows.ask_thoughts': ('corpus/rows.html#ask_thoughts', 'humanlm/corpus/rows.py'),

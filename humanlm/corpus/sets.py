@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pyarrow.parquet import ParquetFile, ParquetWriter
 
 from ..clients.client import ChatClient
 from ..core.basics import near_miss, run_sync, shorten
@@ -184,22 +183,25 @@ class Writer:
             for i, (e, order) in enumerate(entries, start)
         ]
 
-    def sets(self, rows: list[Made], lossy: bool = False) -> dict[str, list[dict]]:
-        "Make the rows of all sets: set → rows"
+    def sets(self, rows: list[Made], lossy: bool = False) -> Iterator[tuple[str, list[dict]]]:
+        "Make the rows of one set after another: (set, rows)"
         if lossy:
-            return {"rl": [rl_row(r, self.lossy) for r in rows]}
-        makers = {
-            "rl": lambda r: rl_row(r, self.hierarchy),
-            "sft": lambda r: sft_row(r, self.hierarchy),
-            "thinking_sft": lambda r: sft_row(r, self.hierarchy, True),
-        }
-        made = {name: [makers[name](r) for r in rows] for name in self.c.sets}
-        if "thinking_sft" in made and rows[0].split in ("train", "val"):
-            made["thinking_sft"] = [x for x, r in zip(made["thinking_sft"], rows) if r.thought]
-        return {"examples": [example_row(r) for r in rows]} | made
+            yield "rl", [rl_row(r, self.lossy) for r in rows]
+            return
+        yield "examples", [example_row(r) for r in rows]
+        if "rl" in self.c.sets:
+            yield "rl", [rl_row(r, self.hierarchy) for r in rows]
+        if "sft" in self.c.sets:
+            yield "sft", [sft_row(r, self.hierarchy) for r in rows]
+        if "thinking_sft" in self.c.sets:
+            tests = rows[0].split not in ("train", "val")
+            some = [r for r in rows if r.thought or tests]
+            yield "thinking_sft", [sft_row(r, self.hierarchy, True) for r in some]
 
     def write(self, name: str, tell: Callable[[str], Any] = lambda line: None) -> dict[str, Any]:
         "Write the files of a split and give its note: rows, those that describe nobody, ids, lost"
+        from pyarrow.parquet import ParquetWriter
+
         split = name.removesuffix("_dropout")
         note: dict[str, Any] = {"rows": 0, "undescribed": 0, "ids": [], "lost": []}
         all_rows, lossy = self.plan.rows(split), name != split
@@ -209,7 +211,7 @@ class Writer:
                 rows = self.rows(split, i, all_rows[i : i + step])
                 if "thinking_sft" in self.c.sets and split in ("train", "val"):
                     _add_thoughts(rows, self.thinker, note["lost"])
-                for kind, made in self.sets(rows, lossy).items():
+                for kind, made in self.sets(rows, lossy):
                     path, data = (
                         self.folder / kind / f"{name}-{i // LARGEST:05d}.parquet",
                         table(kind, made),
@@ -239,6 +241,8 @@ def late_evidence(
     records: np.ndarray,  # [N] of the store
 ) -> Leak:  # nothing was looked at where no row has a time
     "Count written rows with evidence that is not earlier than their reply"
+    from pyarrow.parquet import ParquetFile
+
     order, looked, late = np.lexsort((records["time"], records["key"])), 0, 0
     keys, dated = records["key"][order], not np.isnan(records["time"]).all()
 
