@@ -60,15 +60,15 @@ from humanlm.corpus.pseudonyms import (
     without_details,
 )
 from .selection import CODE, Leak, Plan, SelectConfig, listed, select, select_checks
-from .sets import SETS, SetsConfig, Writer, late_evidence, misfits
+from .sets import SETS, SetsConfig, Voices, Writer, late_evidence, misfits
 from humanlm.corpus.store import (
-    TOGETHER,
     RowStore,
     Source,
     chats_source,
     rows_source,
     threads_source,
 )
+from ..data.files import Faults
 from ..data.records import Example, load_examples
 from ..hierarchy.prompts import HierarchyConfig
 from ..logs.chitchat import chitchat_file
@@ -213,9 +213,9 @@ def source_of(
     hide = {"hide": partial(hide_authors, salt=salt)} if salt else {}
     if c.source == "threads":
         return threads_source(c.path, c.columns, report, links=c.links, tell=tell, **hide)
-    found = rows_source(c.source, c.path, c.columns, c.hub_config)
-    found = _differing(found) if c.columns and c.links != "post" else found
-    return with_pseudonyms(found, salt) if salt else found
+    source = rows_source(c.source, c.path, c.columns, c.hub_config)
+    source = _differing(source) if c.columns and c.links != "post" else source
+    return with_pseudonyms(source, salt) if salt else source
 
 # %% ../../nbs/corpus/10_build.ipynb #differing
 ALIKE = 10  # replies of a thread from which on equal contexts are an error
@@ -244,19 +244,15 @@ def _differing(source: Source) -> Source:
     return entries
 
 # %% ../../nbs/corpus/10_build.ipynb #reading_error
-def _reading_error(head: str, store: RowStore) -> DataError:
+def _reading_error(head: str, faults: Faults) -> DataError:
     "Add to a sentence what was met while reading"
-    return DataError("\n  - ".join([head, *_met(store.faults)]))
-
-
-def _met(faults):
+    lines = [head]
     for kind, n in sorted(faults.counts.items()):
         meaning = FAULTS.get(kind) or NOTES.get(kind) or LINES.get(kind, "")
-        some = [
-            f", for example {detail}" + (f" ({place})" if place else "")
-            for detail, place in faults.examples.get(kind, {}).items()
-        ]
-        yield f"{kind}: {n:,} ({meaning})" + "".join(some[:1])
+        detail, place = next(iter(faults.examples.get(kind, {}).items()), ("", ""))
+        some = f", for example {detail}" + (f" ({place})" if place else "") if detail else ""
+        lines.append(f"{kind}: {n:,} ({meaning}){some}")
+    return DataError("\n  - ".join(lines))
 
 # %% ../../nbs/corpus/10_build.ipynb #read_source
 def _read_source(s: Settings, store: RowStore, tell: Callable[[str], Any]) -> tuple[str, str]:
@@ -265,12 +261,12 @@ def _read_source(s: Settings, store: RowStore, tell: Callable[[str], Any]) -> tu
     report, form, salt = [], [], read_salt(Path(s.build.out)) if secret else b""
     for n, entry in enumerate(source_of(s, report.append, salt, form.append)(store.faults), 1):
         store.add(entry)
-        if n % TOGETHER == 0:
+        if n % 20_000 == 0:
             tell(f"{store.rows:,} rows read")
     tell(f"{store.rows:,} rows read")
     if not len(store.records()):
         why = f"{s.build.path or s.build.source}: none of {store.rows:,} rows can be used."
-        raise _reading_error(f"{why} Check --build.path and --build.columns.", store)
+        raise _reading_error(f"{why} Check --build.path and --build.columns.", store.faults)
     tell("".join(f"read as {how}" for how in form) or f"read as {s.build.source}")
     named = Path(s.build.path).name if s.build.path else "Chats (chitchat-dataset)"
     if s.persona.pseudonyms and form and not form[0].startswith("a table"):
@@ -283,9 +279,8 @@ def select_from(s: Settings, store: RowStore) -> Plan:
     try:
         return select(store.records(), s.build, s.persona, at_replies=s.build.source != "youtube")
     except DataError as e:
-        raise _reading_error(
-            f"{e} Met while reading:" if store.faults.counts else str(e), store
-        ) from e
+        met = " Met while reading:" if store.faults.counts else ""
+        raise _reading_error(f"{e}{met}", store.faults) from e
 
 # %% ../../nbs/corpus/10_build.ipynb #clients
 def _clients(
@@ -294,18 +289,16 @@ def _clients(
 ) -> tuple[ChatClient | None, ChatClient | None]:  # of personas, of thoughts; None: rules
     "Make the chat clients that a build asks"
     p, c, replies = s.persona, s.build, str(folder / ".replies")
+    writer = replace(p, cache=p.cache or replies).client(p.model) if p.asks else None
     thoughts = ClientConfig(budget=c.thinking_budget, timeout=p.timeout, cache=replies)
-    found = (
-        replace(p, cache=p.cache or replies).client(p.model) if p.asks else None,
-        thoughts.client(c.thinking) if c.thinks else None,
-    )
-    for account, client in zip(("personas", "thoughts"), found):
+    thinker = thoughts.client(c.thinking) if c.thinks else None
+    for account, client in (("personas", writer), ("thoughts", thinker)):
         if client:
             client.ledger.keep(folder / f".{CHARGES}", account)
-    return found
+    return writer, thinker
 
 # %% ../../nbs/corpus/10_build.ipynb #describe
-def _media(source):
+def _media(source: str) -> str:
     "Name a platform as prompts do"
     return formats[source].media if source in formats else "a chat" * (source == "chitchat")
 
@@ -318,32 +311,28 @@ def _describe(
     client: ChatClient | None,
     tell: Callable[[str], Any],
 ) -> tuple[People | None, list[Failure]]:
-    "Write personas"
+    "Write personas; `LLMError` if a model described nobody"
     if not s.persona.writes:
         return None, []
     place = _media(s.build.source) or "a forum"
     people, failures = write_people(path, store, plan, s.persona, place, client)
     if failures and not len(people.users):
-        raise _nobody(failures, s.persona.model)
+        _, kind, why = failures[0]
+        asked = f"{s.persona.model} described none of {len(failures):,} people"
+        raise LLMError(kind, f"{asked}; first: {why}")
     tell(f"{len(people.users):,} personas, {len(failures):,} failed")
     return people, failures
-
-# %% ../../nbs/corpus/10_build.ipynb #nobody
-def _nobody(failures: Sequence[Failure], model: str) -> LLMError:
-    "The error of a model that described nobody"
-    kind, why = failures[0].kind, failures[0].message
-    return LLMError(kind, f"{model} described none of {len(failures):,} people; first: {why}")
 
 # %% ../../nbs/corpus/10_build.ipynb #refuse_leaks
 def _refuse_leaks(leaks: Iterable[Leak], c: BuildConfig) -> None:
     "Raise `DataError` if anything leaks"
-    found = [leak for leak in leaks if leak.found]
+    leaking = [leak for leak in leaks if leak.found]
     expected = (c.compat_turns or c.split == "published") and all(
-        leak.what.startswith("root context") for leak in found
+        leak.what.startswith("root context") for leak in leaking
     )
-    if found and not expected:
+    if leaking and not expected:
         raise DataError(
-            "\n  - ".join(["The build leaks:", *(f"{x.what}: {x.found}" for x in found)])
+            "\n  - ".join(["The build leaks:", *(f"{x.what}: {x.found}" for x in leaking)])
         )
 
 # %% ../../nbs/corpus/10_build.ipynb #require_training
@@ -370,16 +359,14 @@ def _some_rows(
     store: RowStore,
 ) -> dict[str, list[str]]:  # fate → id and text of some rows
     "Fetch examples of what was not used"
-    found = {}
+    examples = {}
     for name in plan.counts():
         if CODE[name] <= SEEN:
             continue
         rows = np.flatnonzero(plan.fate == CODE[name])
         rows = rows[np.lexsort((plan.records["whole"][rows], plan.records["key"][rows]))[:3]]
-        found[name] = [
-            f"{e.id}: {e.reply}" for e in store.fetch(plan.records[rows], contexts=False)
-        ]
-    return found
+        examples[name] = [f"{e.id}: {e.reply}" for e in store.fetch(plan.records[rows])]
+    return examples
 
 # %% ../../nbs/corpus/10_build.ipynb #Built
 class Built(NamedTuple):
@@ -401,7 +388,13 @@ def _finish(
     for name, note in account.notes.items():
         if note["ids"]:
             atomic_write(made / "ids" / f"{name}.txt", "".join(f"{i}\n" for i in note["ids"]))
-    if lost := _lost(account):
+    lost = [to_dict(f._asdict()) for f in account.failures]
+    lost += [
+        {"row_id": i, "kind": kind, "message": message}
+        for note in account.notes.values()
+        for i, kind, message in note["lost"]
+    ]
+    if lost:
         atomic_write(made / "failures.jsonl", "".join(to_json(x) + "\n" for x in lost))
     ledger = sum((client.ledger for client in asked), Ledger()).to_dict()
     atomic_write(made / "README.md", text := card(account, made))
@@ -413,13 +406,6 @@ def _finish(
     save_record(folder, run_record(s, state="finished", **facts))
     shutil.rmtree(folder / ".build")
     return Built(folder, text, account.rows)
-
-# %% ../../nbs/corpus/10_build.ipynb #_lost
-def _lost(account):
-    people = [to_dict(f._asdict()) for f in account.failures]
-    return people + [
-        dict(row_id=i, kind=k, message=m) for n in account.notes.values() for i, k, m in n["lost"]
-    ]
 
 # %% ../../nbs/corpus/10_build.ipynb #_record
 def _record(s, account):
@@ -489,14 +475,13 @@ def _build(s, folder, tell, writer, thinker):
     report, title = _read_source(s, store, tell)
     plan = select_from(s, store)
     people, failures = _describe(s, begun / "people", store, plan, writer, tell)
-    plan = settle(
-        plan, people, s.build, s.persona, lambda plan: misfits(plan, store, people, s.persona)
-    )
+    voices = Voices(s.persona, people)
+    plan = settle(plan, people, s.build, s.persona, lambda plan: misfits(plan, store, voices))
     _require_splits(plan, s.build)
     _refuse_leaks(leaks := plan.leaks(s.build.known), s.build)
     media = _media(s.build.source)
     made = begun / "made"
-    sets = Writer(made, store, plan, people, s.build, s.hierarchy, s.persona, media, thinker)
+    sets = Writer(made, store, plan, voices, s.build, s.hierarchy, media, thinker)
     notes = sets.write_all(tell)
     leaks.append(late_evidence(made / "examples", plan.records))
     _refuse_leaks(leaks[-1:], s.build)

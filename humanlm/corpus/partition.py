@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['name_hash', 'FATES', 'TRAIN', 'VAL', 'TEST', 'SEEN', 'UNSEEN', 'TURNS', 'EARLY', 'STRANGER', 'EVIDENCE', 'BEFORE',
-           'NEWCOMER', 'HISTORY', 'splitters', 'hash64', 'Index', 'chance', 'keep_share', 'keep_active', 'in_order',
-           'keep_first', 'count_fates', 'split', 'choose_evidence']
+           'NEWCOMER', 'HISTORY', 'splitters', 'hash64', 'Index', 'chance', 'keep_active', 'in_order', 'keep_first',
+           'count_fates', 'split', 'choose_evidence']
 
 # %% ../../nbs/corpus/01_partition.ipynb #import-hashlib-from-collections
 import hashlib
@@ -20,12 +20,11 @@ from ..data.splits import share, split_by_time
 
 # %% ../../nbs/corpus/01_partition.ipynb #hash64
 def hash64(
-    text: str,  # any name or content
+    text: str | bytes,  # any name or content
 ) -> int:  # the same in every process
     "Give a 64-bit number that stands for a text"
-    return int.from_bytes(
-        hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "little"
-    )
+    data = text.encode("utf-8", "replace") if isinstance(text, str) else text
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 
 
 name_hash = lru_cache(maxsize=2**16)(hash64)  # for names, which come again and again
@@ -67,15 +66,6 @@ def chance(
     return ((z ^ (z >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
 
 # %% ../../nbs/corpus/01_partition.ipynb #keep_share
-def keep_share(
-    keys: np.ndarray,  # [N] uint64
-    share: float,  # in [0, 1]
-    seed: int = 0,
-) -> np.ndarray:  # [N] bool
-    "Keep a share of the rows, chosen by their keys"
-    return chance(keys, seed) < share
-
-
 def keep_active(
     users: np.ndarray,  # [N] uint64
     least: int = 10,  # fewest rows of a user
@@ -331,16 +321,16 @@ def choose_evidence(
     seen = np.cumsum(usable) - usable
     rank = seen - seen[np.searchsorted(of, of)]
     used = usable & (rank < most[of])
-    found = fate[order].copy()
-    open_ = np.isin(found, (TRAIN, VAL, TEST, SEEN))
+    fates = fate[order].copy()
+    open_ = np.isin(fates, (TRAIN, VAL, TEST, SEEN))
     time, end = rows.time[order], rows.end[order]
     used, until = _strictly_earlier(of, time, end, usable, used, open_, max(least, 1))
-    found[open_ & (time <= until)] = BEFORE
-    found[used & (found != HISTORY)] = EVIDENCE
+    fates[open_ & (time <= until)] = BEFORE
+    fates[used & (fates != HISTORY)] = EVIDENCE
     if least:
-        found[open_ & (until == -np.inf)] = NEWCOMER
+        fates[open_ & (until == -np.inf)] = NEWCOMER
     back = np.argsort(order)
-    return _EvidenceChoice(used[back], found[back])
+    return _EvidenceChoice(used[back], fates[back])
 
 # %% ../../nbs/corpus/01_partition.ipynb #_usable
 def _usable(rows, fate):
@@ -361,9 +351,9 @@ def _strictly_earlier(of, start, end, usable, used, open_, least):
     people = of.max(initial=-1) + 1
 
     def of_each(rows, times, extreme, empty):
-        found = np.full(people, empty)
-        extreme.at(found, of[rows], times[rows])
-        return found[of]
+        extremes = np.full(people, empty)
+        extreme.at(extremes, of[rows], times[rows])
+        return extremes[of]
 
     def count(rows):
         return np.bincount(of[rows], minlength=people)[of]

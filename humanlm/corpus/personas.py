@@ -246,50 +246,38 @@ class Failure(NamedTuple):
     kind: str  # of `LLMError`
     message: str
 
-# %% ../../nbs/corpus/04_personas.ipynb #PersonaSet
-class _PersonaSet(NamedTuple):
-    "Personas, and the people for whom there is none"
-
-    personas: dict[str, dict]  # user → the five parts
-    failures: list[Failure]
-
-
+# %% ../../nbs/corpus/04_personas.ipynb #ask_personas
 SECOND_TRY = 0.2  # least temperature when a bad answer is asked for again
 
-# %% ../../nbs/corpus/04_personas.ipynb #ask_personas
+
 async def ask_personas(
     client: ChatClient,
     source: str,  # what the place is called
     people: Mapping[str, Sequence[Said]],  # user → evidence, oldest first
     config: PersonaConfig | None = None,  # None: the defaults
-) -> _PersonaSet:
+) -> tuple[dict[str, dict], list[Failure]]:  # user → the five parts; people without them
     "Ask a model for the personas of people; raises `LLMError` only if no one more can be asked"
     c = config or PersonaConfig()
-    asked = {user: _persona_request(source, said, c) for user, said in people.items()}
-    written, failures = await _round(client, asked)
-    again = {
-        f.user_id: replace(asked[f.user_id], temperature=max(c.temperature, SECOND_TRY), repeat=1)
-        for f in failures
-        if f.kind == "bad answer"
-    }
-    if again:
-        more, still = await _round(client, again)
-        written |= more
-        failures = [f for f in failures if f.user_id not in again] + still
-    return _PersonaSet({u: written[u] for u in people if u in written}, sorted(failures))
+    requests = {user: _persona_request(source, said, c) for user, said in people.items()}
+    written, failures = {}, {}
 
-# %% ../../nbs/corpus/04_personas.ipynb #_round
-async def _round(client, asked):
-    replies = await chat_all(client, asked.values(), _check_persona)
-    pairs = dict(zip(asked, replies))
-    if stop := next((r for r in replies if isinstance(r, LLMError) and r.stops), None):
-        raise stop
-    failed = [
-        Failure(u, r.kind, shorten(r, 200)) for u, r in pairs.items() if isinstance(r, LLMError)
-    ]
-    return {
-        u: _check_persona(r.parsed) for u, r in pairs.items() if not isinstance(r, LLMError)
-    }, failed
+    async def ask(requests):
+        replies = await chat_all(client, requests.values(), _check_persona)
+        for user, reply in zip(requests, replies):
+            if not isinstance(reply, LLMError):
+                written[user] = _check_persona(reply.parsed)
+                failures.pop(user, None)
+            elif reply.stops:
+                raise reply
+            else:
+                failures[user] = Failure(user, reply.kind, shorten(reply, 200))
+
+    await ask(requests)
+    bad = [user for user, failure in failures.items() if failure.kind == "bad answer"]
+    if bad:
+        warmer = max(c.temperature, SECOND_TRY)
+        await ask({u: replace(requests[u], temperature=warmer, repeat=1) for u in bad})
+    return {u: written[u] for u in people if u in written}, sorted(failures.values())
 
 # %% ../../nbs/corpus/04_personas.ipynb #estimate
 PERSONA_TOKENS = 1600  # of a typical persona with its analysis

@@ -27,7 +27,6 @@ from humanlm.corpus.partition import (
     in_order,
     keep_active,
     keep_first,
-    keep_share,
     split,
     splitters,
 )
@@ -49,8 +48,6 @@ class SelectConfig:
     """Most replies of a person. null: no limit for threads and chitchat, 1000 for others."""
     per_person: int | None = None
     """Most rows of a person in each split, chosen by their ids. null: all. Of chitchat: 50."""
-    max_prompt_tokens: int | None = None
-    """Longest persona and context, in tokens (4 characters each). null: no limit."""
     train_percent: int = 100
     """Share of the training rows to keep, chosen by their ids; 10 lies within 20."""
     test_percent: int = 100
@@ -99,7 +96,7 @@ def select_checks(
     return [
         *each(shares, lambda v: 0 <= v <= 1, "lie between 0 and 1"),
         *each(
-            ("max_comments", "per_person", "max_prompt_tokens"),
+            ("max_comments", "per_person"),
             lambda v: v is None or v > 0,
             "be above 0 or null",
         ),
@@ -131,7 +128,6 @@ MORE = {
     "no persona": "nobody could write the persona of its author: dropped",
     "thin persona": "the persona of its author has too few phrases: dropped",
     "frequent": "beyond the most rows of its person in a split: dropped",
-    "over-long": "persona and context are too long: dropped",
     "subset": "not in the percentage asked for",
     "quoted": "the persona of its author holds most of it: dropped",
 }
@@ -167,8 +163,8 @@ class Plan(NamedTuple):
 
     def rows(self, name: str) -> np.ndarray:
         "Give the entries of a fate in the order of time"
-        found = np.flatnonzero(self.fate == CODE[name])
-        return found[np.argsort(self.rank[found])]
+        rows = np.flatnonzero(self.fate == CODE[name])
+        return rows[np.argsort(self.rank[rows])]
 
     def leaks(
         self, known: bool = False
@@ -198,36 +194,35 @@ def _settle_times(
         return times, True
     return np.floor(chance(records["context"]) * 2**40) + records["turn"] / 4096, False
 
-# %% ../../nbs/corpus/05_selection.ipynb #Sieve
-class _Sieve:
-    "Rows that are still in, and why the others are not"
-
-    def __init__(self, target: np.ndarray):  # [N] bool
-        self.fate = np.where(target, -1, HISTORY)
-        self.live = np.ones(len(target), bool)
-
-    def keep(self, name: str, keep: Callable[[np.ndarray], np.ndarray], everyone: bool = False):
-        "Ask about the targets that are still in (or all rows), and drop what is not kept"
-        among = np.flatnonzero(self.live & (everyone | (self.fate == -1)))
-        out = among[~keep(among)]
-        self.fate[out], self.live[out] = CODE[name], False
-
 # %% ../../nbs/corpus/05_selection.ipynb #_sift
-def _sift(sieve, records, time, rank, c, at_replies):
+def _sift(
+    records: np.ndarray,  # [N]
+    time: np.ndarray,  # [N] seconds
+    rank: np.ndarray,  # [N] place in time
+    c: SelectConfig,
+    at_replies: bool,
+) -> tuple[np.ndarray, np.ndarray]:  # fates [N], -1 not decided; [N] bool, still in
+    "Apply the filters in turn, to targets or to all rows; each sees what the ones before left"
+    fate, live = np.where(records["target"], -1, HISTORY), np.ones(len(records), bool)
+
+    def keep(name: str, test: Callable[[np.ndarray], np.ndarray], everyone: bool = False):
+        among = np.flatnonzero(live & (everyone | (fate == -1)))
+        out = among[~test(among)]
+        fate[out], live[out] = CODE[name], False
+
     def first(name):
         return lambda i: keep_first(records[name][i], np.argsort(rank[i]))
 
-    sieve.keep("repeated id", first("key"), everyone=True)
-    sieve.keep("same content", first("content"))
-    sieve.keep("undated", lambda i: ~np.isnan(time[i]), everyone=True)
-    sieve.keep("fraction", lambda i: keep_share(records["key"][i], c.fraction, SEED))
+    keep("repeated id", first("key"), everyone=True)
+    keep("same content", first("content"))
+    keep("undated", lambda i: ~np.isnan(time[i]), everyone=True)
+    keep("fraction", lambda i: chance(records["key"][i], SEED) < c.fraction)
     if not at_replies:
-        sieve.keep("at reply", lambda i: ~records["at"][i])
+        keep("at reply", lambda i: ~records["at"][i])
     if c.split == "published":
-        sieve.keep("unsplit", lambda i: records["split"][i] >= 0)
-    sieve.keep(
-        "activity", lambda i: keep_active(records["user"][i], c.min_comments, c.max_comments)
-    )
+        keep("unsplit", lambda i: records["split"][i] >= 0)
+    keep("activity", lambda i: keep_active(records["user"][i], c.min_comments, c.max_comments))
+    return fate, live
 
 # %% ../../nbs/corpus/05_selection.ipynb #smallest
 def smallest(
@@ -250,26 +245,23 @@ def select(
     "Filter and split all entries and choose the evidence of personas"
     time, dated = _settle_times(records)
     rank = np.argsort(in_order(time, records["key"], records["whole"]))
-    sieve = _Sieve(records["target"])
-    _sift(sieve, records, time, rank, c, at_replies)
-    live = np.flatnonzero(sieve.live)
+    fates, live = _sift(records, time, rank, c, at_replies)
+    live = np.flatnonzero(live)
     rows = index_of(records)._replace(time=time, until=records["until"] if dated else time)[live]
     if not rows.target.any():
-        raise _nothing_left(count_fates(sieve.fate, MEANING))
-    came = records["split"][live]
-    fate = (
-        np.where(rows.target, came, HISTORY)
-        if c.split == "published"
-        else split(rows, c.split, **_split_options(c))
-    )
-    used = np.zeros(len(live), bool)
+        raise _nothing_left(count_fates(fates, MEANING))
+    if c.split == "published":
+        fate = np.where(rows.target, records["split"][live], HISTORY)
+    else:
+        fate = split(rows, c.split, **_split_options(c))
+    used = np.zeros(len(records), bool)
     if persona.writes:
-        used, fate = choose_evidence(rows, fate, persona.history, least=persona.least)
-    sieve.fate[live] = rows.drop_strangers(fate) if c.known else fate
-    return Plan(records, rank, sieve.fate, np.isin(np.arange(len(records)), live[used]), dated)
+        used[live], fate = choose_evidence(rows, fate, persona.history, least=persona.least)
+    fates[live] = rows.drop_strangers(fate) if c.known else fate
+    return Plan(records, rank, fates, used, dated)
 
 # %% ../../nbs/corpus/05_selection.ipynb #nothing_left
-def _nothing_left(counts):
+def _nothing_left(counts: Mapping[str, int]) -> DataError:
     "The error of a log from which no row is left"
     most = max(counts, key=lambda name: counts[name], default="history")
     return DataError(
@@ -320,8 +312,8 @@ def _split_contexts(plan):
 # %% ../../nbs/corpus/05_selection.ipynb #_strangers
 def _strangers(plan):
     tested, users = (plan.fate > TRAIN) & plan.out, plan.records["user"]
-    found = tested & ~np.isin(users, users[plan.fate == TRAIN])
-    return Leak("tested person without a training row", int(tested.sum()), int(found.sum()))
+    strangers = tested & ~np.isin(users, users[plan.fate == TRAIN])
+    return Leak("tested person without a training row", int(tested.sum()), int(strangers.sum()))
 
 # %% ../../nbs/corpus/05_selection.ipynb #_predicted_evidence
 def _predicted_evidence(plan):

@@ -751,16 +751,6 @@ def test_times_of_a_log_are_read_as_everywhere_and_odd_ones_counted(tmp_path):
 # ---- choices
 
 
-def test_prompts_that_are_too_long_leave_the_same_rows_out_whatever_is_asked(tmp_path):
-    short, rows = {}, forum()
-    for variant in ("response", "main"):
-        flags = dict(max_prompt_tokens=220, hierarchy={"variant": variant})
-        built = build(settings(tmp_path, rows, variant, **flags))
-        short[variant] = (built.folder / "ids" / "test.txt").read_text()
-        assert outcome(built.folder)[1]["over-long"] > 0
-    assert short["response"] == short["main"]
-
-
 def test_filters_by_activity_and_fraction(tmp_path):
     rows = forum(300, 30)
     counts = Counter(r["user_id"] for r in rows)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_rows import CALLED, ROWS, WHEN, comment, said, video
 
-from humanlm.corpus.sets import _known
+from humanlm.corpus.sets import _persona
 from humanlm.corpus.store import _row_entry
 from humanlm.data.files import Faults, FileRow, RowFault, read_rows
 from humanlm.data.persona import PERSONA_BLOCKS, format_persona
@@ -342,7 +342,7 @@ def test_facts_about_the_post_go_with_the_row_where_the_source_has_them(source):
 @pytest.mark.parametrize("text", ['"Live and let live" is her motto.', "{curly} prose", "{"])
 def test_a_persona_that_is_no_object_is_prose(text):
     assert map_row("reddit", raw_rows.reddit() | {"persona": text}).persona == text
-    assert _known("", text, "u")[0] == Persona("u", text)
+    assert _persona("", text, "u") == Persona("u", text)
 
 
 def test_parts_of_released_personas_have_one_name():
