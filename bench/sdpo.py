@@ -32,7 +32,6 @@ from humanlm.models.logps import CompletionStates
 from humanlm.sdpo.hindsight import (
     AssistantReply,
     Followup,
-    HindsightConfig,
     Interaction,
     SDPOConfig,
     contexts,
@@ -51,8 +50,8 @@ FORMS = {
     "top 20": {"form": "topk"},
     "whole vocabulary": {"form": "full"},
     "sampled, live teacher": {"teacher": "live"},
-    "sampled, contrast": {"contrast": "shuffled"},
-    "top 20, contrast": {"form": "topk", "contrast": "shuffled"},
+    "sampled, contrast": {"contrast": "empty"},
+    "top 20, contrast": {"form": "topk", "contrast": "empty"},
 }
 
 
@@ -150,10 +149,7 @@ def measure(form, args, make=small):
     batches, reads = [], 3 if "contrast" in form else 1
     for start in range(0, len(rows), args.rows):
         own = range(start, start + args.rows)
-        asked = [
-            contexts(tokenizer, said[i].messages, said[i].followup.text, HindsightConfig())
-            for i in own
-        ]
+        asked = [contexts(tokenizer, said[i].messages, said[i].followup.text) for i in own]
         plain, hindsight = ([list(ids) for ids in column] for column in zip(*asked))
         batches.append(
             (

@@ -36,8 +36,6 @@ from humanlm.evaluation.figures import (
 )
 from ..evaluation.measured import ALL, Importance, Result
 from ..evaluation.report import PALE, TOY, RunFolder, Section, missing, standard_sections
-from ..fidelity.dialogues import Conversation, reply_dialogues
-from ..fidelity.report import manner_html
 from ..hierarchy.levels import LEVELS, STATES
 from ..rewards.audit import Audit
 from ..rewards.judge_settings import shares_text
@@ -517,33 +515,6 @@ def _examples_section(run: RunFolder) -> Html:
         _example(run, e, scores, f"{i} of {len(picked)}") for i, (e, scores) in enumerate(picked, 1)
     )
 
-# %% ../../nbs/alignment/05_sections.ipynb #fidelity_section
-def _fidelity_section(run: RunFolder) -> Html:
-    "Show whether replies of each model can be told from those of people"
-    said = {
-        name: [(id, e.texts.get("response", "")) for id, e in evaluations(run)[name].items()]
-        for name in _models_of(run)
-    }
-    sources: dict[str, list[Conversation]] = {}
-    for d in reply_dialogues(_held_out(run), said):
-        sources.setdefault(d.source, []).append(d)
-    means = {
-        metric: {
-            r.model: number_text(r.mean)
-            for r in run.results.rows
-            if (r.metric, r.level) == (metric, ALL)
-        }
-        for metric in NAMES.metrics
-    }
-    try:
-        return (
-            manner_html(sources, {NAMES.title(metric): by for metric, by in means.items() if by})
-            if len(sources) > 1
-            else missing("No replies.")
-        )
-    except DataError as e:
-        return missing(f"Not told: {e}")
-
 # %% ../../nbs/alignment/05_sections.ipynb #training_section
 PANELS = report.PANELS | {
     "reward": "mean reward, all levels",
@@ -612,11 +583,6 @@ def _sections() -> dict[str, Section]:
             "What the models write",
             "Held-out rows, evenly from best to worst. Click a score for its reason.",
             _examples_section,
-        ),
-        "fidelity": (
-            "How human?",
-            "Whether anybody could tell its replies from those of people, beside what they mean.",
-            _fidelity_section,
         ),
         "training": (*frame["training"][:2], _training_section),
         "samples": (*frame["samples"][:2], partial(report.samples_section, order=LEVELS)),

@@ -126,7 +126,8 @@ def missing_package(
     ):
         name, _, condition = line.partition(";")
         extra = re.search(r"extra == ['\"]([\w-]+)", condition)
-        if extra and re.split(r"[^\w.-]", name)[0].replace("-", "_") == wanted:
+        package = re.split(r"[^\w.-]", name)[0]
+        if extra and wanted in (package.replace("-", "_"), package.replace("scikit-", "sk")):
             return f"This needs {wanted}, which is not installed. Next: {install_line(extra[1])}"
     return ""
 

@@ -381,25 +381,6 @@ class Agreement(NamedTuple):
     def n(self) -> int:
         return self.gap.n
 
-    def _repr_markdown_(self) -> str:
-        names = "rank correlation", "weighted kappa", "mean gap"
-        values = [
-            marked(number_text(i.value), i.n) if i is self.spearman else number_text(i.value)
-            for i in self
-        ]
-        lines = [
-            f"| {name} | {i.n} | {value} | {range_text(i.low, i.high)} |"
-            for name, i, value in zip(names, self, values)
-        ]
-        return "\n".join(
-            [
-                "| | candidates | value | 95 % interval |",
-                "|---|--:|--:|--:|",
-                *lines,
-                *([f"\n{FEW_SAYS}"] if values[0].endswith("*") else []),
-            ]
-        )
-
 
 def agreement(
     a: ArrayLike,  # [E] scores of one judge, 0..1; nan = no score
@@ -459,25 +440,26 @@ def krippendorff(
     resamples: int = 2000,  # how many
 ) -> Interval:  # n: ratings of things that at least two raters share
     "Measure how far any number of raters agree, by squared differences"
+    from krippendorff import alpha
+
     x, things = np.asarray(ratings, float), np.asarray(things)
-    cases, known = things if cases is None else np.asarray(cases), ~np.isnan(x)
-    x, things, cases = x[known], things[known], cases[known]
-    _, index, size = np.unique(things, return_inverse=True, return_counts=True)
-    shared = size[index] > 1
-    x, cases, thing = x[shared], cases[shared], np.unique(things[shared], return_inverse=True)[1]
-    if not len(x):
-        return Interval(math.nan, math.nan, math.nan, 0)
-    sums = cluster_sums(np.stack([np.ones_like(x), x, x * x], 1), thing, thing.max() + 1)  # [U, 3]
-    within = 2 * (sums[:, 0] * sums[:, 2] - sums[:, 1] ** 2) / (sums[:, 0] - 1)
-    parts = np.stack([np.ones_like(x), x, x * x, (within / sums[:, 0])[thing]], 1)
+    known = np.flatnonzero(~np.isnan(x))
+    _, index, size = np.unique(things[known], return_inverse=True, return_counts=True)
+    shared = known[size[index] > 1]
+    values, column = np.unique(x[shared], return_inverse=True)
+    if len(values) < 2:
+        return Interval(math.nan, math.nan, math.nan, len(shared))
+    _, first, unit = np.unique(things[shared], return_index=True, return_inverse=True)
+    counts = np.zeros((len(first), len(values)))  # [U, V]
+    np.add.at(counts, (unit, column), 1)
 
-    def alpha(total: np.ndarray) -> np.ndarray:  # [..., 4]
-        n, s, ss, inside = np.moveaxis(total, -1, 0)
+    def of(weights: np.ndarray) -> float:  # [U] how often each thing counts
+        some = np.repeat(counts, weights.astype(int), 0)
         with np.errstate(invalid="ignore", divide="ignore"):
-            between = 2 * (n * ss - s * s) / (n - 1)
-            return np.where(between > 1e-9, 1 - inside / between, np.nan)
+            return alpha(value_counts=some, value_domain=values, level_of_measurement="interval")
 
-    draws = Bootstrap(cases, seed, resamples)
-    return Interval.of_draws(
-        float(alpha(parts.sum(0))), alpha(draws.sums(parts)), len(x), len(draws.names)
+    draws = Bootstrap(
+        (things if cases is None else np.asarray(cases))[shared][first], seed, resamples
     )
+    drawn = draws.weighted(lambda weights: np.array([of(row) for row in weights]))
+    return Interval.of_draws(of(np.ones(len(first))), drawn, len(shared), len(draws.names))

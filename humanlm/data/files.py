@@ -68,7 +68,7 @@ class Faults:
     ):
         "Count one"
         self.counts[kind] += 1
-        some = self.examples.get(kind, {}) | ({shorten(detail, 320): place} if detail else {})
+        some = ({shorten(detail, 320): place} if detail else {}) | self.examples.get(kind, {})
         self.examples[kind] = {detail: some[detail] for detail in sorted(some)[:3]}
 
     def to_dict(self) -> dict:

@@ -7,9 +7,7 @@ from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
     from .people import PolitePerson
-    from .search import SEARCHERS, Searcher
 
 __getattr__, __dir__ = lazy_names(__name__, {
     "people": ["PolitePerson"],
-    "search": ["SEARCHERS", "Searcher"],
 })

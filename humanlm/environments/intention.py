@@ -6,7 +6,6 @@
 __all__ = ['PAY_BY_IMPORTANCE', 'intention']
 
 # %% ../../nbs/environments/05_intention.ipynb #imports
-import random
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from zlib import crc32
 from ..core.basics import DataError, shorten
 from .telepathy import content_stems
 from ..gyms.function import published_row, row_field
-from ..gyms.mistakes import UserFacts
 from humanlm.gyms.protocol import (
     TEXT,
     Environment,
@@ -30,6 +28,7 @@ from humanlm.gyms.protocol import (
     UserRole,
     answer_form,
     as_dialogue,
+    make_tasks,
     spoken,
 )
 
@@ -42,13 +41,8 @@ particular question missing task request help assist looking interested requirem
 
 def _covered_pay(importances: Sequence[int]) -> float:  # of the details that a question uncovers
     "Pay for the most important detail, less 0.2 for each further one"
-    return (
-        max(
-            0.0, max(PAY_BY_IMPORTANCE[each] for each in importances) - 0.2 * (len(importances) - 1)
-        )
-        if importances
-        else 0.0
-    )
+    best = max((PAY_BY_IMPORTANCE[each] for each in importances), default=0.0)
+    return max(0.0, best - 0.2 * max(0, len(importances) - 1))
 
 
 class _MissingDetail(NamedTuple):
@@ -82,7 +76,7 @@ class _IntentionTask(GymTask):
         return tuple(detail.inquiry for detail in self.details)
 
     @cached_property
-    def known(self) -> tuple[frozenset, tuple[frozenset, ...]]:
+    def stems(self) -> tuple[frozenset, tuple[frozenset, ...]]:
         "Stems of the request, and of each detail"
         request = content_stems(self.request)
         return request, tuple(detail.words(request) for detail in self.details)
@@ -91,16 +85,14 @@ class _IntentionTask(GymTask):
         "Say what this user wants of a detail: one of its options, the same for the same seed"
         detail = self.details[index]
         options = detail.options or ("what you think best",)
-        return {
-            "detail": detail.description,
-            "wish": options[crc32(f"{self.id}/{index}/{seed}".encode()) % len(options)],
-        }
+        option = options[crc32(f"{self.id}/{index}/{seed}".encode()) % len(options)]
+        return {"detail": detail.description, "wish": option}
 
     @classmethod
     def read(cls, row: Mapping[str, Any]) -> "_IntentionTask":
         "Read a published row; details that rows of training leave out lie below HUMANLM_DATA"
         row = published_row(row, "gym_intention.jsonl", "all_intentions_*.json")
-        name, found = str(row.get("id")), row.get("missing_details")
+        name, parts = str(row.get("id")), row.get("missing_details")
         try:
             details = tuple(
                 _MissingDetail(
@@ -109,13 +101,13 @@ class _IntentionTask(GymTask):
                     str(part.get("inquiry") or "")[:1000],
                     tuple(str(option).strip()[:500] for option in part.get("options") or ()),
                 )
-                for part in found or ()
+                for part in parts or ()
             )
         except (TypeError, KeyError, ValueError, AttributeError):
             details = ()
         if not details or any(detail.importance not in PAY_BY_IMPORTANCE for detail in details):
             raise DataError(
-                f"Row {shorten(name)}: missing_details is {shorten(repr(found))}. Give "
+                f"Row {shorten(name)}: missing_details is {shorten(repr(parts))}. Give "
                 "descriptions with importance 1, 2 or 3."
             )
         return cls(name, row_field(row, "task"), str(row.get("category") or "")[:200], details)
@@ -150,43 +142,26 @@ class _IntentionEnvironment(Environment):
     def start(self):
         self.left = list(range(len(self.task.details)))
 
-    def user_facts(self) -> UserFacts:
-        wishes = [self.task.wish(index, self.seed) for index in range(len(self.task.details))]
-        return UserFacts(
-            "\n".join(
-                [self.task.opening, *(f"{wish['detail']}: {wish['wish']}" for wish in wishes)]
-            )
-        )
-
     def rule_coverage(self, question: str, **_) -> dict:
-        request, details = self.task.known
-        asked = content_stems(question) - _VAGUE
-        asked = asked - request or asked
-        shares = [
-            (len(asked & details[index]) / len(asked) if asked else 0.0, index)
-            for index in self.left
-        ]
-        best = sorted(
-            (pair for pair in shares if pair[0] >= 0.34), key=lambda pair: (-pair[0], pair[1])
-        )[:3]
-        return {"covered": [index for _, index in best]}
+        request, details = self.task.stems
+        stems = content_stems(question) - _VAGUE
+        stems = stems - request or stems
+        shares = {index: len(stems & details[index]) / max(1, len(stems)) for index in self.left}
+        likely = [index for index, share in shares.items() if share >= 0.34]
+        return {"covered": sorted(likely, key=lambda index: (-shares[index], index))[:3]}
 
     def rule_requester(self, wishes: list, **_) -> dict:
-        if not wishes:
-            return {
-                "response": "I have nothing to say about that; please ask for something that you "
-                "need to know."
-            }
-        return {"response": " ".join(f"{wish['detail']}: {wish['wish']}." for wish in wishes)}
+        nothing = (
+            "I have nothing to say about that; please ask for something that you need to know."
+        )
+        said = " ".join(f"{wish['detail']}: {wish['wish']}." for wish in wishes)
+        return {"response": said or nothing}
 
     async def on_action(self, content):
         if not content.strip():
             return Feedback("Ask something.", fault="format")
-        said = {
-            "request": self.task.request,
-            "question": content,
-            "history": as_dialogue(self.turns[-3:]),
-        }
+        history = as_dialogue(self.turns[-3:])
+        payload = {"request": self.task.request, "question": content, "history": history}
         details = [
             {
                 "number": index,
@@ -197,55 +172,47 @@ class _IntentionEnvironment(Environment):
             for index, detail in enumerate(self.task.details)
             if index in self.left
         ]
-        covered = self.covered(await self.ask("coverage", **said, details=details))
-        reply = spoken(
-            await self.ask(
-                "requester", **said, wishes=[self.task.wish(index, self.seed) for index in covered]
-            ),
-            "response",
-        )
+        covered = self.covered(await self.ask("coverage", **payload, details=details))
+        wishes = [self.task.wish(index, self.seed) for index in covered]
+        reply = spoken(await self.ask("requester", **payload, wishes=wishes), "response")
         self.left = [index for index in self.left if index not in covered]
         paid = _covered_pay([self.task.details[index].importance for index in covered])
         return Feedback(reply, paid, not self.left, {"details": paid})
 
     def covered(self, answer: Mapping) -> list[int]:
         "Read which details are uncovered, each once; `UserError` where there is no list"
-        found = answer.get("covered")
-        if not isinstance(found, list):
-            raise UserError(f"covered is {shorten(repr(found))}, not a list of numbers.")
-        numbers = dict.fromkeys(number for number in found[:50] if type(number) is int)
-        return [index for index in numbers if index in self.left]
+        numbers = answer.get("covered")
+        if not isinstance(numbers, list):
+            raise UserError(f"covered is {shorten(repr(numbers))}, not a list of numbers.")
+        whole = (number for number in numbers[:50] if type(number) is int)
+        return [index for index in dict.fromkeys(whole) if index in self.left]
 
 # %% ../../nbs/environments/05_intention.ipynb #intention
 _REQUESTS = tomllib.loads((files("humanlm") / "fixtures" / "requests.toml").read_text("utf-8"))[
     "request"
 ]
-_INQUIRIES = {
-    one["category"]: [detail["inquiry"] for detail in one["details"]] for one in _REQUESTS
-}
 
 
 def _intention_tasks(count: int, seed: int) -> list[_IntentionTask]:
     "Make requests with two to four missing details; seeds of other remainders by 3 share none"
-    rng, made = random.Random(f"intention/{seed}"), {}
-    while len(made) < count:
+
+    def draw(rng):
         one = rng.choice(_REQUESTS)
-        chosen = rng.sample(one["details"], rng.randint(2, 4))
-        parts = tuple(
+        details = tuple(
             _MissingDetail(
                 detail["name"], rng.randint(1, 3), detail["inquiry"], tuple(detail["options"])
             )
-            for detail in chosen
+            for detail in rng.sample(one["details"], rng.randint(2, 4))
         )
-        made.setdefault(
-            (one["text"].format(rng.choice(one["subjects"][seed % 3 :: 3])), one["category"], parts)
-        )
-    return [_IntentionTask(f"intention-{seed}-{n}", *task) for n, task in enumerate(made)]
+        text = one["text"].format(rng.choice(one["subjects"][seed % 3 :: 3]))
+        return text, one["category"], details
+
+    return make_tasks("intention", count, seed, _IntentionTask, draw)
 
 
 def _questions(env: Any, index: int) -> Iterator[str]:  # index: of a detail
     "Give ways to ask for a detail; the last has only words that no other open detail has"
-    detail, stems = env.task.details[index], env.task.known[1]
+    detail, stems = env.task.details[index], env.task.stems[1]
     others = frozenset().union(*(stems[other] for other in env.left if other != index))
     options = ", ".join(detail.options)
     yield from (detail.inquiry, f"{detail.description}?", f"{detail.description}: {options}?")
@@ -261,8 +228,13 @@ def _intention_expert(env):
 
 
 def _intention_open_loop(env):
-    known = _INQUIRIES.get(env.task.category, ["What matters to you?"])
-    return ToolCall("action", known[len(env.turns) % len(known)])
+    inquiries = [
+        detail["inquiry"]
+        for one in _REQUESTS
+        if one["category"] == env.task.category
+        for detail in one["details"]
+    ] or ["What matters to you?"]
+    return ToolCall("action", inquiries[len(env.turns) % len(inquiries)])
 
 
 intention = Gym(
@@ -274,10 +246,7 @@ intention = Gym(
     held_out=True,
     open_loop=_intention_open_loop,
     best=lambda task: sum(PAY_BY_IMPORTANCE[detail.importance] for detail in task.details),
-    about="The user asks for something and leaves out what one must know to do it well. You "
-    "are not to "
-    "do it, but to find out what is missing.",
+    about="The user asks for something and leaves out what one must know to do it well. You are "
+    "not to do it, but to find out what is missing.",
     hint="Ask for one thing at a time, the most important first.",
-    source="UserRL, IntentionGym (IN3)",
-    licence="Apache-2.0",
 )

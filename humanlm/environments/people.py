@@ -26,7 +26,7 @@ from humanlm.gyms.protocol import (
     answer_form,
     spoken,
 )
-from ..gyms.users import check_plays, note_answer
+from ..gyms.users import check_plays
 from ..worlds.mini import Post, Profile, make_topics, make_users
 from ..worlds.reading import read
 from ..worlds.states import AXES, DOMAINS, OPPOSED, SPEAKERS, VALUES, Stance, States, describe
@@ -45,37 +45,18 @@ class _PersonConfig(GymConfig):
 
 def _world_people(count: int, seed: int) -> list[Profile]:  # seed: an odd one: held-out people
     "Draw people with different traits; nobody is drawn for an even and for an odd seed"
-    rng, found = random.Random(f"people{seed}"), {}
+    rng, people = random.Random(f"people{seed}"), {}
     if count > 5000:
         raise DataError(
             f"{count} people are wanted of one seed, and 5000 can be had. Take some of "
             "another seed of the same parity."
         )
-    while len(found) < count:
+    while len(people) < count:
         [person] = make_users(1, rng)
-        if (crc32(repr(person.traits).encode()) % 6 == 5) != seed % 2:
-            continue
-        found[person.traits] = person._replace(id=f"u{seed}-{len(found)}", held_out=bool(seed % 2))
-    return list(found.values())
-
-
-def _world_post(
-    domain: str,
-    target: str,  # what it is about
-    pole: str,  # a key of `VALUES`, for which it speaks
-    reason: str,  # the words that say so
-    author: str = SPEAKERS[0],
-) -> Post:
-    "Write what somebody puts to a person"
-    text = f"{DOMAINS[domain].openings[0].replace('{T}', target)}. {reason}."
-    return Post(
-        "asked", domain, target, pole, False, (Message("asked", name=author, content=text),)
-    )
-
-
-def _true_stance(person: Profile, post: Post) -> Stance:
-    "Say what a person makes of a post, by the rules of the world"
-    return person.states_on(post).stance
+        if (crc32(repr(person.traits).encode()) % 6 == 5) == seed % 2:
+            name = f"u{seed}-{len(people)}"
+            people[person.traits] = person._replace(id=name, held_out=bool(seed % 2))
+    return list(people.values())
 
 
 VIEWS = {"strong": 1.0, "mild": 0.5}
@@ -91,10 +72,18 @@ class _PersonTask(GymTask):
     "Something to get done with a person of the synthetic world"
 
     person: Profile
+    domain: str
+    author: str  # who writes to the person
 
     @property
     def secrets(self) -> tuple[str, ...]:
         return self.person.phrases
+
+    def post(self, target: str, pole: str, reason: str) -> Post:
+        "Write what somebody puts to the person: a thing, the value it speaks for, words for that"
+        text = f"{DOMAINS[self.domain].openings[0].replace('{T}', target)}. {reason}."
+        message = Message("asked", name=self.author, content=text)
+        return Post("asked", self.domain, target, pole, False, (message,))
 
 
 class _PersonEnvironment(Environment):
@@ -115,53 +104,39 @@ class _PersonEnvironment(Environment):
     def start(self):
         self.heard = []  # (value that the question spoke for, reply)
 
-    async def put(self, post: Post) -> Feedback:  # with what they say
+    async def put(self, post: Post) -> Feedback:
         "Let the person answer a post"
         if len(self.heard) >= self.config.questions:
             return Feedback("They have no more time for questions.", fault="limit")
-        self.heard.append((post.pole, await self.reply(post)))
-        return Feedback(self.heard[-1][1])
+        reply = await self.reply(post)
+        self.heard.append((post.pole, reply))
+        return Feedback(reply)
 
     async def reply(self, post: Post) -> str:
         "Ask whoever plays the person what they say to a post"
         [message] = post.messages
-        return spoken(
-            await self.ask(
-                "person",
-                persona=" ".join(self.task.person.phrases),
-                post=message.content,
-                author=message.name,
-                source=post.domain,
-                target=post.target,
-                pole=post.pole,
-            )
+        answer = await self.ask(
+            "person",
+            persona=" ".join(self.task.person.phrases),
+            post=message.content,
+            author=message.name,
+            source=post.domain,
+            target=post.target,
+            pole=post.pole,
         )
+        return spoken(answer)
 
     def rule_person(self, persona, post, author, source, target, pole):
         states = self.task.person.states_on(Post("asked", source, target, pole, False, ()))
         return {"reply": states.reply(random.Random(f"{self.seed}/{self.task.id}/{post}"))}
 
-    def untrue(self, role: str, payload: Mapping, answer: Mapping) -> str:
-        "Say where a reply in words of the world takes the side that this person does not take"
-        said = read(str(answer.get("reply"))).expressed().get("stance")
-        true = self.task.person.states_on(
-            Post("asked", payload["source"], payload["target"], payload["pole"], False, ())
-        ).stance
-        return (
-            f"is {true.direction} {payload['target']}, and says {said.direction}"
-            if said and said.direction != true.direction
-            else ""
-        )
-
-    async def paid(
-        self, post: Post, side: str = "for"
-    ) -> Feedback:  # post: that the policy stands for in the end
-        "End with what the person truly makes of it; or with what the reply says, as `paid_by` asks"
-        stance = _true_stance(self.task.person, post)
+    async def paid(self, post: Post, side: str = "for") -> Feedback:
+        "End with what the person makes of a post, in truth or by their word, as `paid_by` asks"
+        stance = self.task.person.states_on(post).stance
         view = _view_score(stance, side)
         if self.config.paid_by == "truth":
-            told = f"In truth this person {describe('stance', stance)}."
-            return Feedback(told, view, True, {"view": view})
+            text = f"In truth this person {describe('stance', stance)}."
+            return Feedback(text, view, True, {"view": view})
         reply = await self.reply(post)
         word = _view_heard(post, reply, side)
         return Feedback(reply, word, True, {"view": view, "word": word})
@@ -174,12 +149,8 @@ class PolitePerson:
 
     async def __call__(self, env: Environment, role: str, payload: Mapping) -> dict:
         check_plays(self, [role])
-        answer = {
-            "reply": States.agreeable(payload["target"]).reply(random.Random(payload["post"]))
-        }
-        if env is not None:
-            note_answer(env, role, payload, answer)
-        return answer
+        states = States.agreeable(payload["target"])
+        return {"reply": states.reply(random.Random(payload["post"]))}
 
 # %% ../../nbs/environments/07_people.ipynb #values_heard
 def values_heard(
@@ -188,31 +159,23 @@ def values_heard(
     tuple[str, str], tuple[str, str]
 ]:  # pair of values → which one they hold, and whether strongly or mildly
     "Read from replies what a person values, with the world's own reader"
-    found = {}
+    values = {}
     for pole, reply in heard:
-        said, pair = read(reply).expressed(), next(pair for pair in AXES if pole in pair)
-        stance, value = said.get("stance"), said.get("value")
-        own = (
-            value
-            if value in pair
-            else None
-            if stance is None
-            else pole
-            if stance.direction == "for"
-            else OPPOSED[pole]
-        )
-        if own:
-            found[pair] = own, stance.strength if stance else "mild"
-    return found
+        states, pair = read(reply).expressed(), next(pair for pair in AXES if pole in pair)
+        stance, value = states.get("stance"), states.get("value")
+        if value not in pair:
+            value = stance and (pole if stance.direction == "for" else OPPOSED[pole])
+        if value:
+            values[pair] = value, stance.strength if stance else "mild"
+    return values
 
 
 def _view_heard(post: Post, reply: str, side: str) -> float:
     "Say how far a reply to a post takes the wanted side; 0 where it says nothing"
-    stances = [
-        Stance("for" if own == post.pole else "against", strength, post.target)
-        for own, strength in values_heard([(post.pole, reply)]).values()
-    ]
-    return _view_score(stances[0], side) if stances else 0.0
+    for value, strength in values_heard([(post.pole, reply)]).values():
+        direction = "for" if value == post.pole else "against"
+        return _view_score(Stance(direction, strength, post.target), side)
+    return 0.0
 
 
 def _next_value(
@@ -220,12 +183,12 @@ def _next_value(
     questions: int,  # that may be asked in all
 ) -> tuple[str, bool]:  # a value, and whether to ask about it (else: they hold it)
     "Ask about a value of each pair until a reply is firm; then name the one that counts most"
-    found, asked = values_heard(heard), {pole for pole, _ in heard}
-    sure = [own for own, strength in found.values() if strength == "strong"]
-    unasked = [pair[0] for pair in AXES if asked.isdisjoint(pair)]
-    if not sure and unasked and len(heard) < questions:
-        return unasked[0], True
-    return [*sure, *(own for own, _ in found.values()), AXES[0][0]][0], False
+    values, poles = values_heard(heard), {pole for pole, _ in heard}
+    sure = [value for value, strength in values.values() if strength == "strong"]
+    open_pairs = [pair for pair in AXES if poles.isdisjoint(pair)]
+    if not sure and open_pairs and len(heard) < questions:
+        return open_pairs[0][0], True
+    return [*sure, *(value for value, _ in values.values()), AXES[0][0]][0], False
 
 # %% ../../nbs/environments/07_people.ipynb #AdviceTask
 GUIDE = (
@@ -245,8 +208,6 @@ class _AdviceTask(_PersonTask):
     "Somebody to be advised, and what is on offer"
 
     options: tuple[tuple[str, str, str], ...]  # target, value, reason
-    domain: str
-    author: str  # who asks
 
     @property
     def opening(self) -> str:
@@ -264,33 +225,25 @@ class _AdviceEnvironment(_PersonEnvironment):
         "answer": "the number of the option that you recommend; this ends it",
     }
 
-    def option(self, content):
+    async def chosen(self, content, then):
+        options = self.task.options
         numbers = [int(n) for n in re.findall(r"(?<!\d)\d(?!\d)", content)]
-        if len(numbers) != 1 or not 1 <= numbers[0] <= len(self.task.options):
-            return None
-        target, pole, reason = self.task.options[numbers[0] - 1]
-        return _world_post(self.task.domain, target, pole, reason, self.task.author)
+        if len(numbers) == 1 and 1 <= numbers[0] <= len(options):
+            return await then(self.task.post(*options[numbers[0] - 1]))
+        return Feedback(
+            f"Write the number of one option, from 1 to {len(options)}.", fault="format"
+        )
 
     async def on_action(self, content):
-        return await self.put(post) if (post := self.option(content)) else self.unread()
+        return await self.chosen(content, self.put)
 
     async def on_answer(self, content):
-        return await self.paid(post) if (post := self.option(content)) else self.unread()
-
-    def unread(self):
-        return Feedback(
-            f"Write the number of one option, from 1 to {len(self.task.options)}.", fault="format"
-        )
+        return await self.chosen(content, self.paid)
 
 # %% ../../nbs/environments/07_people.ipynb #advice
-def _topics(seed):
-    topics = make_topics(180, random.Random(0))
-    return {
-        domain: sorted(
-            t.target for t in topics if t.domain == domain and t.held_out == bool(seed % 2)
-        )
-        for domain in DOMAINS
-    }
+def _topics(seed):  # domain → what can be talked about; even and odd seeds share nothing
+    topics = [t for t in make_topics(180, random.Random(0)) if t.held_out == bool(seed % 2)]
+    return {domain: sorted(t.target for t in topics if t.domain == domain) for domain in DOMAINS}
 
 
 def _advice_tasks(count: int, seed: int) -> list[_AdviceTask]:
@@ -302,9 +255,8 @@ def _advice_tasks(count: int, seed: int) -> list[_AdviceTask]:
         options = tuple(
             (target, pole, rng.choice(VALUES[pole].post)) for target, pole in zip(targets, poles)
         )
-        tasks.append(
-            _AdviceTask(f"advice-{seed}-{i}", person, options, domain, rng.choice(SPEAKERS))
-        )
+        author = rng.choice(SPEAKERS)
+        tasks.append(_AdviceTask(f"advice-{seed}-{i}", person, domain, author, options))
     return tasks
 
 
@@ -332,13 +284,6 @@ _REASONS = {reason: pole for pole, phrases in VALUES.items() for reason in phras
 _REASON = re.compile(rf"\b(?:{'|'.join(map(re.escape, _REASONS))})\b")
 
 
-def _reasons_in(text: str) -> list[tuple[str, str]]:  # (value, the reason's words), in their order
-    "Find reasons that people of the synthetic world understand"
-    return [
-        (_REASONS[reason], reason) for reason in _REASON.findall(" ".join(text.lower().split()))
-    ]
-
-
 @dataclass(frozen=True)
 class _AppealTask(_PersonTask):
     "Somebody to be won for something, or turned against it"
@@ -346,8 +291,6 @@ class _AppealTask(_PersonTask):
     side: str  # for or against
     target: str
     aside: str  # what else can be talked about
-    domain: str
-    author: str  # who speaks for the policy
 
     @property
     def opening(self) -> str:
@@ -365,22 +308,19 @@ class _AppealEnvironment(_PersonEnvironment):
         "answer": "something that the topic itself does; this ends it",
     }
 
+    def posts(self, target: str, content: str) -> list[Post]:
+        "Find the reasons that people of the synthetic world understand"
+        reasons = _REASON.findall(" ".join(content.lower().split()))
+        return [self.task.post(target, _REASONS[reason], reason) for reason in reasons]
+
     async def on_action(self, content):
-        return (
-            await self.put(self.post(self.task.aside, *found[0]))
-            if (found := _reasons_in(content))
-            else self.unread()
-        )
+        posts = self.posts(self.task.aside, content)
+        return await self.put(posts[0]) if posts else self.unread()
 
     async def on_answer(self, content):
-        ends = [
-            await self.paid(self.post(self.task.target, *reason), self.task.side)
-            for reason in _reasons_in(content)
-        ]
+        posts = self.posts(self.task.target, content)
+        ends = [await self.paid(post, self.task.side) for post in posts]
         return min(ends, key=lambda end: end.reward, default=self.unread())
-
-    def post(self, target, pole, reason):
-        return _world_post(self.task.domain, target, pole, reason, self.task.author)
 
     def unread(self):
         return Feedback(
@@ -395,11 +335,8 @@ def _appeal_tasks(count: int, seed: int) -> list[_AppealTask]:
     for i, person in enumerate(_world_people(count, seed)):
         domain = rng.choice(list(DOMAINS))
         side, (target, aside) = rng.choice(("for", "against")), rng.sample(topics[domain], 2)
-        tasks.append(
-            _AppealTask(
-                f"appeal-{seed}-{i}", person, side, target, aside, domain, rng.choice(SPEAKERS)
-            )
-        )
+        author = rng.choice(SPEAKERS)
+        tasks.append(_AppealTask(f"appeal-{seed}-{i}", person, domain, author, side, target, aside))
     return tasks
 
 

@@ -77,17 +77,16 @@ _SOURCES = frozenset(
     "statistics studies study survey trial".split()
 )
 _YIELDS = frozenset(
-    "admittedly although concede fair granted however indeed true understand "
-    "understandable while".split()
+    "admittedly although concede fair granted however indeed true understand understandable "
+    "while".split()
 )
 _RUDE = frozenset(
-    "damn dumb fool hate idiot idiotic idiots loser moron morons shut stupid trash "
-    "ugly worthless".split()
+    "damn dumb fool hate idiot idiotic idiots loser moron morons shut stupid trash ugly "
+    "worthless".split()
 )
 _PLAIN = frozenset(
     "about also because been could does from have into more most only other should such than that "
-    "their them there these they this those very "
-    "were what when which will with would your".split()
+    "their them there these they this those very were what when which will with would your".split()
 )
 SAME = 0.6  # Jaccard index of two texts' words from which they count as the same
 
@@ -102,10 +101,6 @@ def _topic(text):
     return frozenset(word for word in _words(text) if len(word) > 3 and word not in _PLAIN)
 
 
-def _likeness(a, b):
-    return len(a & b) / max(1, len(a | b))
-
-
 def _weigh_argument(
     said: str,
     claim: str,  # that it is to shake
@@ -113,21 +108,20 @@ def _weigh_argument(
     earlier: Sequence[str] = (),  # arguments against it
 ) -> dict[str, float]:  # feature → 0 to 1
     "Say what an argument has, by rule; who copies an earlier text has novelty 0"
-    words, known = _words(said), [_words(text) for text in (claim, argument, *earlier)]
-    size = min(
-        1.0, len(words) / 25
-    )  # keywords alone are no argument: all but relevance counts by size
+    words, others = _words(said), [_words(text) for text in (claim, argument, *earlier)]
+    size = min(1.0, len(words) / 25)  # keywords are no argument: all but relevance counts by size
     touched = [
-        len(words & _topic(text)) / max(1.0, share * len(_topic(text)))
+        min(1.0, len(words & _topic(text)) / max(1.0, share * len(_topic(text))))
         for text, share in ((claim, 0.4), (argument, 0.1))
     ]
+    sourced, numbered = not words.isdisjoint(_SOURCES), any(word.isdigit() for word in words)
+    likeness = max(len(words & other) / max(1, len(words | other)) for other in others)
     return {
         "length": size * (1.0 if len(said.split()) <= 180 else 0.5),
-        "evidence": size
-        * (0.5 * (not words.isdisjoint(_SOURCES)) + 0.5 * any(word.isdigit() for word in words)),
+        "evidence": size * (0.5 * sourced + 0.5 * numbered),
         "concession": size * (not words.isdisjoint(_YIELDS)),
-        "relevance": sum(min(1.0, share) for share in touched) / 2,
-        "novelty": size * max(0.0, 1 - max(_likeness(words, other) for other in known) / SAME),
+        "relevance": sum(touched) / 2,
+        "novelty": size * max(0.0, 1 - likeness / SAME),
     }
 
 # %% ../../nbs/environments/06_persuade.ipynb #PersuadeEnvironment
@@ -158,7 +152,7 @@ class _PersuadeEnvironment(Environment):
     async def on_answer(self, content):
         if not content:
             return Feedback("You said nothing.", fault="format")
-        found = await self.ask(
+        answer = await self.ask(
             "listener",
             claim=self.task.claim,
             argument=self.task.argument,
@@ -166,134 +160,90 @@ class _PersuadeEnvironment(Environment):
             dialogue=list(self.dialogue),
             said=content,
         )
-        reply, stance = spoken(found), found.get("stance")
+        reply, stance = spoken(answer), answer.get("stance")
         if stance not in STEPS:
             raise UserError(
                 f"The person stands at {shorten(repr(stance), 40)}. It must be one of: "
                 f"{', '.join(STEPS)}."
             )
-        before, self.at = self.at, STEPS.index(stance)
         self.dialogue += [
             {"role": "assistant", "content": content},
             {"role": "user", "content": reply},
         ]
+        before, self.at = self.at, STEPS.index(stance)
         gain = self.improved(self.at / 6)
         if self.config.compat:
             gain = round(max(0, self.at - before) / 6, 6)
-        return Feedback(
-            f"{reply}\nThey now {stance.lower()}.", gain, self.at == 6, {"steps": self.at - before}
-        )
+        text = f"{reply}\nThey now {stance.lower()}."
+        return Feedback(text, gain, self.at == 6, {"steps": self.at - before})
 
     def rule_listener(self, claim, argument, stance, dialogue, said):
-        found = _weigh_argument(
-            said,
-            claim,
-            argument,
-            [turn["content"] for turn in dialogue if turn["role"] == "assistant"],
-        )
-        strength = sum(WEIGHTS[name] * share for name, share in found.items())
+        earlier = [turn["content"] for turn in dialogue if turn["role"] == "assistant"]
+        shares = _weigh_argument(said, claim, argument, earlier)
+        strength = sum(WEIGHTS[name] * share for name, share in shares.items())
         move = (strength > self.resistance) + (strength > self.resistance + 0.35)
-        weakest = min(found, key=lambda name: (found[name], name))
-        says = [
-            *(["You have a point."] if move else []),
-            *([REMARKS[weakest]] if found[weakest] < 0.3 or not move else []),
-        ]
-        if not found["relevance"]:
-            move, says = 0, [REMARKS["relevance"]]
-        if not found["novelty"]:
-            move, says = -1, [REMARKS["again"]]
+        weakest = min(shares, key=lambda name: (shares[name], name))
+        remarks = ["You have a point."] if move else []
+        if shares[weakest] < 0.3 or not move:
+            remarks.append(REMARKS[weakest])
+        if not shares["relevance"]:
+            move, remarks = 0, [REMARKS["relevance"]]
+        if not shares["novelty"]:
+            move, remarks = -1, [REMARKS["again"]]
         if not _words(said).isdisjoint(_RUDE):
-            move, says = -1, [REMARKS["abuse"]]
-        return {
-            "reply": " ".join(says),
-            "stance": STEPS[min(6, max(0, STEPS.index(stance) + move))],
-        }
+            move, remarks = -1, [REMARKS["abuse"]]
+        at = min(6, max(0, STEPS.index(stance) + move))
+        return {"reply": " ".join(remarks), "stance": STEPS[at]}
 
 # %% ../../nbs/environments/06_persuade.ipynb #persuade_tasks
 PLACES = (
-    "Large cities",
-    "Small towns",
-    "Harbour cities",
-    "Mountain villages",
-    "University towns",
-    "Island communities",
-    "Border towns",
-    "Old spa towns",
-    "Suburbs",
-    "Capitals",
-)
+    "Large cities;Small towns;Harbour cities;Mountain villages;University towns;Island communities;"
+    "Border towns;Old spa towns;Suburbs;Capitals"
+).split(";")
 MEASURES = (
-    "close their centres to private cars",
-    "make buses free of charge",
-    "turn car parks into gardens",
-    "switch off street lamps at midnight",
-    "tax empty flats",
-    "open libraries on Sundays",
-    "plant fruit trees along every road",
-    "serve no meat in canteens",
-    "let residents vote on the budget",
-    "limit the height of houses",
-    "lend tools like books",
-    "start school an hour later",
-    "pay people who cycle to work",
-    "keep one day a week without deliveries",
-    "buy only from local farms",
-    "replace lawns by meadows",
-    "teach chess in every school",
-    "give every newborn a tree",
-    "forbid advertising on walls",
-    "heat with waste water",
-    "ban fireworks",
-    "build no new roads",
-    "rent out public squares",
-    "let dogs into museums",
-    "close shops at six",
-)
-_KNOWN = 20  # measures of even seeds; odd seeds have the others
+    "close their centres to private cars;make buses free of charge;turn car parks into gardens;"
+    "switch off street lamps at midnight;tax empty flats;open libraries on Sundays;"
+    "plant fruit trees along every road;serve no meat in canteens;"
+    "let residents vote on the budget;limit the height of houses;lend tools like books;"
+    "start school an hour later;pay people who cycle to work;"
+    "keep one day a week without deliveries;buy only from local farms;replace lawns by meadows;"
+    "teach chess in every school;give every newborn a tree;forbid advertising on walls;"
+    "heat with waste water;ban fireworks;build no new roads;rent out public squares;"
+    "let dogs into museums;close shops at six"
+).split(";")
+_EVEN = 20  # measures of even seeds; odd seeds have the others
 _REASONS = (
-    "people there would gain time that they now lose",
-    "it costs less than what is done today",
-    "neighbours who tried it have kept it",
-    "children and the old gain most from it",
-    "it is fair to those who have little",
-    "the habit behind it is easy to change",
-    "it makes a place that visitors remember",
-    "what it prevents can hardly be repaired",
-)
-
-
-def _chosen(total, count, seed, name):
-    if count > total:
-        raise DataError(
-            f"{name} has {total} tasks for a seed, and {count} are wanted. Take some of "
-            "another seed of the same parity."
-        )
-    return random.Random(f"{name}{seed}").sample(range(total), count)
+    "people there would gain time that they now lose;it costs less than what is done today;"
+    "neighbours who tried it have kept it;children and the old gain most from it;"
+    "it is fair to those who have little;the habit behind it is easy to change;"
+    "it makes a place that visitors remember;what it prevents can hardly be repaired"
+).split(";")
 
 
 def _persuade_tasks(count: int, seed: int) -> list[_PersuadeTask]:
     "Make up claims; those of even and of odd seeds have no measure in common"
-    measures, pairs = (
-        (MEASURES[_KNOWN:] if seed % 2 else MEASURES[:_KNOWN]),
-        list(combinations(_REASONS, 2)),
-    )
-    tasks = []
-    for i, n in enumerate(
-        _chosen(len(PLACES) * len(measures) * len(pairs), count, seed, "persuade")
-    ):
-        (n, place), pair = divmod(n, len(PLACES)), pairs[n // len(PLACES) // len(measures)]
-        claim = f"{PLACES[place]} should {measures[n % len(measures)]}."
-        tasks.append(
-            _PersuadeTask(f"persuade-{seed}-{i}", claim, f"{pair[0].capitalize()}, and {pair[1]}.")
+    measures = MEASURES[_EVEN:] if seed % 2 else MEASURES[:_EVEN]
+    pairs = list(combinations(_REASONS, 2))
+    total, tasks = len(PLACES) * len(measures) * len(pairs), []
+    if count > total:
+        raise DataError(
+            f"persuade has {total} tasks for a seed, and {count} are wanted. Take some of "
+            "another seed of the same parity."
         )
+    for i, number in enumerate(random.Random(f"persuade{seed}").sample(range(total), count)):
+        number, place = divmod(number, len(PLACES))
+        pair, measure = divmod(number, len(measures))
+        first, second = pairs[pair]
+        claim = f"{PLACES[place]} should {measures[measure]}."
+        argument = f"{first.capitalize()}, and {second}."
+        tasks.append(_PersuadeTask(f"persuade-{seed}-{i}", claim, argument))
     return tasks
 
 
 def _read_persuade(row: Mapping) -> _PersuadeTask:  # of the published set, or its `reward_model`
     "Read a published row; `DataError` names the field that is missing"
-    return _PersuadeTask(
-        *(row_field(row.get("reward_model", row), name) for name in ("id", "claim", "argument"))
-    )
+    row = row.get("reward_model", row)
+    return _PersuadeTask(*(row_field(row, name) for name in ("id", "claim", "argument")))
 
 # %% ../../nbs/environments/06_persuade.ipynb #persuade
 _POINTS = (
@@ -326,33 +276,22 @@ _POINTS = (
 
 def _persuade_expert(env: _PersuadeEnvironment) -> ToolCall:
     "Concede, give a source, stay with the subject, and never say the same again"
-    task, point = env.task, _POINTS[len(env.turns) % len(_POINTS)]
-    about = (
-        sorted(_topic(task.claim))[:6]
-        + sorted(_topic(task.argument) - _topic(task.claim))[
-            : max(2, len(_topic(task.argument)) // 8)
-        ]
-    )
-    return ToolCall("answer", f"{point}. Think of {', '.join(about)}.")
+    claim, argument = _topic(env.task.claim), _topic(env.task.argument)
+    reasons = sorted(argument - claim)[: max(2, len(argument) // 8)]
+    point = _POINTS[len(env.turns) % len(_POINTS)]
+    return ToolCall("answer", f"{point}. Think of {', '.join([*sorted(claim)[:6], *reasons])}.")
 
 
 def _persuade_open_loop(env):
     "Put the marks of an argument around letters without sense"
-    rng = random.Random(len(env.turns))
-    return ToolCall(
-        "answer",
-        f"although study {len(env.turns)} "
-        f"{' '.join(''.join(rng.choices('bcdfgklm', k=5)) for _ in range(30))} {env.task.claim}",
-    )
+    rng, n = random.Random(len(env.turns)), len(env.turns)
+    letters = " ".join("".join(rng.choices("bcdfgklm", k=5)) for _ in range(30))
+    return ToolCall("answer", f"although study {n} {letters} {env.task.claim}")
 
 
 def _say_little(env, rng):
-    return ToolCall(
-        "answer",
-        " ".join(
-            rng.sample(("no", "I", "do", "not", "think", "so", "because", "it", "is", "wrong"), 5)
-        ),
-    )
+    words = "no I do not think so because it is wrong".split()
+    return ToolCall("answer", " ".join(rng.sample(words, 5)))
 
 
 persuade = Gym(
@@ -364,9 +303,6 @@ persuade = Gym(
     open_loop=_persuade_open_loop,
     read=_read_persuade,
     about="The user strongly agrees with a claim that you oppose. In each turn you give an "
-    "argument, and "
-    "they tell you where they stand after it.",
+    "argument, and they tell you where they stand after it.",
     hint="See their side, give evidence, stay with the subject, and bring something new each time.",
-    source="claims of our own; published rows: persuasion of UserRL, after the persuasion "
-    "corpus of Anthropic",
 )

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 from ..core.basics import DataError, shorten
 from ..gyms.function import published_row
-from ..gyms.mistakes import UserFacts
 from humanlm.gyms.protocol import (
     TEXT,
     Environment,
@@ -36,6 +35,7 @@ from humanlm.worlds.shop import (
     REASONS,
     SHOP_TABLES,
     TRANSFER,
+    Desk,
     RetailDesk,
     RetailShop,
     new_address,
@@ -50,10 +50,7 @@ class _Wish(NamedTuple):
     order: str
     verb: str
     ids: frozenset[str]  # that it may be about
-    slots: Mapping[str, str]  # name → what is said when it is asked for
-
-    def __str__(self) -> str:
-        return " ".join(self.slots.values())
+    text: str
 
 
 _WHAT = {
@@ -72,54 +69,36 @@ def _wish_of(
 ) -> _Wish:  # name: of the tool that fulfils it
     "Say a right call as its customer would"
     order = shop.tables["orders"].get(arguments.get("order_id"), {"order_id": "", "items": []})
-    slots = {"what": _WHAT[name].format(order["order_id"])}
+    parts = [_WHAT[name].format(order["order_id"])]
     if "item_ids" in arguments:
-        held, new = (
-            {item["item_id"]: item for item in order["items"]},
-            arguments.get("new_item_ids"),
-        )
-        told = [
-            f"{held[key]['name']} ({', '.join(held[key]['options'].values())})"
-            if key in held
-            else key
-            for key in arguments["item_ids"]
-        ]
-        if new:
-            told = [
-                f"{item}, to become {_difference(shop, held.get(old), key)}"
-                for item, old, key in zip(told, arguments["item_ids"], new)
-            ]
-        slots["items"] = f"It is about: {'; '.join(told)}."
+        items = {item["item_id"]: item for item in order["items"]}
+        texts, keys = [], arguments["item_ids"]
+        for key, new in zip(keys, arguments.get("new_item_ids") or [""] * len(keys)):
+            text = key
+            if key in items:
+                text = f"{items[key]['name']} ({', '.join(items[key]['options'].values())})"
+            texts.append(f"{text}, to become {_difference(shop, items, key, new)}" if new else text)
+        parts.append(f"It is about: {'; '.join(texts)}.")
     if "reason" in arguments:
-        slots["reason"] = f"The reason: {arguments['reason']}."
+        parts.append(f"The reason: {arguments['reason']}.")
     if "address1" in arguments:
-        slots["address"] = (
-            f"The new address: {', '.join(str(arguments.get(part, '')) for part in ADDRESS)}."
-        )
+        address = ", ".join(str(arguments.get(part, "")) for part in ADDRESS)
+        parts.append(f"The new address: {address}.")
     if "payment_method_id" in arguments:
-        slots["payment"] = f"Please use {arguments['payment_method_id']}."
-    ids = [
-        one
-        for value in arguments.values()
-        for one in (value if isinstance(value, list) else [value])
-    ]
-    return _Wish(
-        order["order_id"], name.partition("_")[0], frozenset(str(one).lower() for one in ids), slots
-    )
+        parts.append(f"Please use {arguments['payment_method_id']}.")
+    lists = (value if isinstance(value, list) else [value] for value in arguments.values())
+    ids = frozenset(str(one).lower() for values in lists for one in values)
+    return _Wish(order["order_id"], name.partition("_")[0], ids, " ".join(parts))
 
 
-def _difference(shop, item, new):
-    variant = shop.tables["products"][item["product_id"]]["variants"].get(new) if item else None
-    if variant is None:
+def _difference(shop, items, old, new):
+    "Say in which options an item is to be another"
+    products, options = shop.tables["products"], items.get(old, {}).get("options", {})
+    variants = products[items[old]["product_id"]]["variants"] if old in items else {}
+    if new not in variants:
         return new
-    return (
-        ", ".join(
-            f"{name} {value}"
-            for name, value in variant["options"].items()
-            if value != item["options"].get(name)
-        )
-        or "one of the same kind"
-    )
+    changed = (pair for pair in variants[new]["options"].items() if pair not in options.items())
+    return ", ".join(map(" ".join, changed)) or "one of the same kind"
 
 # %% ../../nbs/environments/09_tau.ipynb #TauTask
 @dataclass(frozen=True)
@@ -140,21 +119,15 @@ class _TauTask(GymTask):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        inner = [
-            one
-            for action in self.actions
-            for name in ("new_item_ids", "payment_method_id")
-            for one in [action["kwargs"].get(name, ())]
-        ]
-        return (
-            self.instruction,
-            *(key for one in inner for key in ([one] if isinstance(one, str) else one)),
-            *(one for one in self.outputs if len(one) > 3),
-        )
+        keys = []
+        for kwargs in (action["kwargs"] for action in self.actions):
+            keys += [*kwargs.get("new_item_ids", ()), kwargs.get("payment_method_id", "")]
+        outputs = (one for one in self.outputs if len(one) > 3)
+        return (self.instruction, *filter(None, keys), *outputs)
 
-    def desk(self) -> RetailDesk:
+    def desk(self) -> Desk:
         "Open a fresh desk"
-        return (AirlineDesk if self.shop == "airline" else RetailDesk)(open_shop(self.shop))
+        return _desk_of(self.shop)(open_shop(self.shop))
 
     @cached_property
     def goal(self) -> tuple[dict, str]:
@@ -180,25 +153,27 @@ class _TauTask(GymTask):
             if action["name"] in _WHAT
         )
 
+    @property
+    def told(self) -> str:
+        "Say all that is wanted"
+        return " ".join(wish.text for wish in self.wishes) or self.asks
+
     @cached_property
     def identity(self) -> tuple[str, str, dict]:
         "Say who the customer is, as far as the customer knows, and which tool finds them"
-        user = open_shop(self.shop).tables["users"][self.user_id]
         if self.shop == "airline":
             key = {"user_id": self.user_id}
             return f"My user id is {self.user_id}.", "get_user_details", key
+        user = open_shop(self.shop).tables["users"][self.user_id]
         name, code, email = user["name"], user["address"]["zip"], user["email"]
+        who = f"I am {' '.join(name.values())}, and my"
         if email.lower() in self.instruction.lower():
-            return (
-                f"I am {' '.join(name.values())}, and my e-mail address is {email}.",
-                "find_user_id_by_email",
-                {"email": email},
-            )
-        return (
-            f"I am {' '.join(name.values())}, and my zip code is {code}.",
-            "find_user_id_by_name_zip",
-            {**name, "zip": code},
-        )
+            return f"{who} e-mail address is {email}.", "find_user_id_by_email", {"email": email}
+        return f"{who} zip code is {code}.", "find_user_id_by_name_zip", {**name, "zip": code}
+
+
+def _desk_of(shop: str) -> type[Desk]:
+    return AirlineDesk if shop == "airline" else RetailDesk
 
 # %% ../../nbs/environments/09_tau.ipynb #announces
 _SENTENCE, _CLAUSE = re.compile(r"[^.!?\n]+(?:[.!?\n]|$)"), re.compile(r"[,;:]|\b(?:and|but)\b")
@@ -226,11 +201,8 @@ def _announces(
     parts = [part for part in _SENTENCE.findall(said) if not part.rstrip().endswith("?")]
     if refusal:
         return any(map(_REFUSES.search, parts))
-    return any(
-        _DONE.search(clause) and not _PENDING.search(clause)
-        for part in parts
-        for clause in _CLAUSE.split(part)
-    )
+    clauses = [clause for part in parts for clause in _CLAUSE.split(part)]
+    return any(_DONE.search(clause) and not _PENDING.search(clause) for clause in clauses)
 
 
 _IDS = re.compile(r"#w\d+|\b\d{10}\b|\b(?:credit_card|gift_card|paypal)_\d+\b")
@@ -238,44 +210,14 @@ _CONFIRM = re.compile(
     r"\b(?:confirm|shall i|should i|go ahead|proceed|agree|would you like me to|is "
     r"(?:this|that) (?:right|correct|ok))\b"
 )
-_IDENTITY = re.compile(
-    r"\b(?:e-?mail|zip|postal|name|identity|identify|verify|who (?:are you|am i)|account)\b"
-)
-_UNKNOWN = re.compile(r"\b(?:phone|birth\w*|password|pin|cvv|card number|tracking)\b")
-_EVERYTHING = re.compile(r"\b(?:everything|all of|each)\b")
-_ASKED = {
-    "items": re.compile(
-        r"\b(?:items?|products?|options?|colou?rs?|sizes?|variants?|models?|instead)\b"
-    ),
-    "reason": re.compile(r"\b(?:reason|why)\b"),
-    "address": re.compile(r"(?<!mail )\b(?:address|street|city|ship\w*)\b"),
-    "payment": re.compile(r"\b(?:pay\w*|refund\w*|cards?|paypal)\b"),
-}
 
 
 def _proposal_fits(said: str, wishes: Sequence[_Wish]) -> bool:  # said: in lower case
     "Tell whether all numbers and verbs of a proposal are those of wishes"
     named = [wish for wish in wishes if wish.order.lower() in said] or wishes
     verbs = {verb for verb in ("cancel", "return", "exchange") if re.search(rf"\b{verb}", said)}
-    ids = set(_IDS.findall(said))
-    return (
-        bool(ids)
-        and ids <= frozenset().union(*(wish.ids for wish in named))
-        and verbs <= {wish.verb for wish in named}
-    )
-
-
-def _slots_told(said: str, wishes: Sequence[_Wish]) -> str:
-    "Say what is asked for of wishes; what each is about if nothing is"
-    asked = [slot for slot, form in _ASKED.items() if form.search(said)]
-    told = []
-    for wish in wishes:
-        told += (
-            [wish.slots["what"]]
-            if _EVERYTHING.search(said) or not any(slot in wish.slots for slot in asked)
-            else []
-        ) + [wish.slots[slot] for slot in asked if slot in wish.slots]
-    return " ".join(told)
+    ids, wanted = set(_IDS.findall(said)), frozenset().union(*(wish.ids for wish in named))
+    return bool(ids) and ids <= wanted and verbs <= {wish.verb for wish in named}
 
 # %% ../../nbs/environments/09_tau.ipynb #TauConfig
 STOP = "###STOP###"  # by which a customer of the published gym ends a talk
@@ -290,22 +232,22 @@ Agree to what you want and to nothing else. \
 Set done to true when the desk says that everything you want is done, or that it cannot be done; \
 else to false."""
 _HELP = (
-    '`action` talks to the customer. `answer` calls one tool: {"name": ..., '
-    '"arguments": {...}}. `search` '
-    "looks up `tools` (with their arguments) or `policy` (the rules of the desk). "
-    "You are paid when the customer ends the talk and the shop is exactly as it should "
-    "be, so do what is "
+    '`action` talks to the customer. `answer` calls one tool: {"name": ..., "arguments": {...}}. '
+    "`search` looks up `tools` (with their arguments) or `policy` (the rules of the desk). You are "
+    "paid when the customer ends the talk and the shop is exactly as it should be, so do what is "
     "wanted, nothing else, and then say that it is done."
 )
 
 
 @cache
-def _pages(desk: type[RetailDesk]) -> dict[str, str]:  # word of a search → what it shows
-    tools = (f"{name}({', '.join(tool.takes)}): {tool.about}" for name, tool in desk.tools.items())
+def _pages(desk: type[Desk]) -> dict[str, str]:  # word of a search → what it shows
+    tools = [
+        f"{name}({', '.join(tool.takes)}): {' '.join(tool.__doc__.split())}"
+        for name, tool in desk.tools.items()
+    ]
+    forms = "Arguments are texts where nothing else is said; those that end in _ids are lists of "
     return {
-        "tools": "\n".join(tools)
-        + "\nArguments are texts where nothing else is said; those that end in _ids are lists of "
-        "texts.",
+        "tools": "\n".join([*tools, f"{forms}texts."]),
         "help": _HELP,
         "policy": "\n".join(f"{n}. {rule}" for n, rule in enumerate(desk.rules, 1)),
     }
@@ -329,105 +271,12 @@ def _names(text: str, output: str) -> bool:
 def _names_published(text: str, output: str) -> bool:
     return output.lower().replace(",", "") in text.lower().replace(",", "")
 
-# %% ../../nbs/environments/09_tau.ipynb #DeskCustomer
-class _DeskCustomer(Environment):
-    "A desk, and a customer who talks by script where nobody else plays them"
+# %% ../../nbs/environments/09_tau.ipynb #TauEnvironment
+class _TauEnvironment(Environment):
+    "Talk to a customer, look up, call tools; the customer talks by script or is played"
 
     task: _TauTask
     roles = {"customer": UserRole(_CUSTOMER, answer_form(reply=TEXT, done={"type": "boolean"}))}
-
-    def start(self):
-        self.desk, self.settled = self.task.desk(), None
-
-    @property
-    def reached(self) -> bool:
-        return self.desk.state() == self.task.goal[1]
-
-    def heard(self) -> list[str]:
-        return [turn.content for turn in self.turns if turn.kind == "action" and not turn.fault]
-
-    def history(self) -> list[dict]:
-        "Give the talk as turns of user and assistant"
-        return [{"role": "user", "content": self.task.hello}, *as_dialogue(self.turns, "action")]
-
-    def paid(self, last: str = "") -> float:
-        "Compare state and words with what they should be"
-        texts, names = (*self.heard(), last), _names_published if self.config.compat else _names
-        return float(
-            self.reached
-            and all(any(names(text, output) for text in texts) for output in self.task.outputs)
-        )
-
-    def left(self) -> list[_Wish]:
-        "List the wishes whose order is not yet as it should be"
-        return [
-            wish
-            for wish in self.task.wishes
-            if self.desk.changed.get(self.place(wish)) != self.task.goal[0].get(self.place(wish))
-        ]
-
-    def place(self, wish: _Wish) -> tuple[str, str]:
-        return ("orders", wish.order) if wish.order else ("users", self.task.user_id)
-
-    def rule_customer(self, said: str, **_) -> dict:
-        "Reply by script"
-        task, text, left = self.task, said.lower(), self.left()
-        if not left and _announces(said, task.vain):
-            return {"reply": "Thank you, that is all.", "done": True}
-        if not task.wishes:
-            return {
-                "reply": f"{task.identity[0]} {task.asks}" if _IDENTITY.search(text) else task.asks,
-                "done": False,
-            }
-        left = left or [
-            wish for wish in task.wishes if self.place(wish) not in self.desk.changed
-        ]  # what cannot be done
-        if not left:
-            return {"reply": "So is everything done?", "done": False}
-        if _CONFIRM.search(text) and _IDS.search(text):
-            return {
-                "reply": "Yes, please go ahead."
-                if _proposal_fits(text, task.wishes)
-                else f"No, that is not what I want. {left[0]}",
-                "done": False,
-            }
-        named = [wish for wish in task.wishes if wish.order and wish.order.lower() in text] or (
-            task.wishes if _EVERYTHING.search(text) else left[:1]
-        )
-        parts = (
-            [task.identity[0]]
-            if _IDENTITY.search(text)
-            else ["I do not remember that."]
-            if _UNKNOWN.search(text)
-            else []
-        )
-        if (
-            not parts
-            or _EVERYTHING.search(text)
-            or any(form.search(text) for form in _ASKED.values())
-        ):
-            parts.append(_slots_told(text, named))
-        return {"reply": " ".join(parts), "done": False}
-
-    def user_facts(self):
-        "Say what a reviewer of the customer must know"
-        task = self.task
-        known = "\n".join(
-            [task.hello, task.instruction, task.identity[0], *map(str, task.wishes), task.asks]
-        )
-        done = (
-            self.settled
-            if self.settled is not None
-            else None
-            if self.desk.changed
-            else len(self.heard()) + 1
-        )
-        return UserFacts(known, reached=done)
-
-# %% ../../nbs/environments/09_tau.ipynb #TauEnvironment
-class _TauEnvironment(_DeskCustomer):
-    "Talk to a customer, look up, call tools"
-
     kinds = ("action", "search", "answer")
     formats = {
         "action": "what you say to the customer",
@@ -435,41 +284,69 @@ class _TauEnvironment(_DeskCustomer):
         "answer": 'one call of a tool: {"name": "...", "arguments": {...}}',
     }
 
+    def start(self):
+        self.desk = self.task.desk()
+
+    def paid(self, last: str = "") -> float:
+        "Compare state and words with what they should be"
+        names = _names_published if self.config.compat else _names
+        texts = [turn.content for turn in self.turns if turn.kind == "action" and not turn.fault]
+        told = all(any(names(text, one) for text in [*texts, last]) for one in self.task.outputs)
+        return float(told and self.desk.state() == self.task.goal[1])
+
+    def place(self, wish: _Wish) -> tuple[str, str]:
+        return ("orders", wish.order) if wish.order else ("users", self.task.user_id)
+
+    def left(self) -> list[_Wish]:
+        "List the wishes whose order is not yet as it should be"
+        wanted, changed = self.task.goal[0], self.desk.changed
+        return [
+            wish
+            for wish in self.task.wishes
+            if changed.get(self.place(wish)) != wanted.get(self.place(wish))
+        ]
+
+    def rule_customer(self, said: str, **_) -> dict:
+        "Reply by script"
+        if not self.left() and _announces(said, self.task.vain):
+            return {"reply": "Thank you, that is all.", "done": True}
+        return {"reply": self.scripted(said.lower()), "done": False}
+
+    def scripted(self, said: str) -> str:  # said: in lower case
+        "Say who one is and what is wanted; agree to that and to nothing else"
+        task = self.task
+        if _CONFIRM.search(said) and _IDS.search(said) and task.wishes:
+            fits = _proposal_fits(said, task.wishes)
+            return "Yes, please go ahead." if fits else f"No, that is not what I want. {task.told}"
+        return f"{task.identity[0]} {task.told}"
+
     async def on_action(self, content):
         if not (said := content.replace(STOP, " ").strip()):
             return Feedback("You said nothing.", fault="format")
+        history = ()
+        if self.user is not None:
+            hello = {"role": "user", "content": self.task.hello}
+            history = [hello, *as_dialogue(self.turns, "action")]
         answer = await self.ask(
-            "customer",
-            instruction=self.task.instruction,
-            history=self.history() if self.user is not None else (),
-            said=said,
+            "customer", instruction=self.task.instruction, history=history, said=said
         )
         reply = answer.get("reply") if isinstance(answer, Mapping) else None
         if not isinstance(reply, str) or not isinstance(answer.get("done", False), bool):
             raise UserError("The customer gave no reply.")
-        wants, reply = (
-            answer.get("done", False) or STOP in reply,
-            reply.replace(STOP, " ").strip()[:2000],
-        )
-        if not reply and not wants:
+        ends = answer.get("done", False) or STOP in reply
+        reply = reply.replace(STOP, " ").strip()[:2000]
+        if not reply and not ends:
             raise UserError("The customer said nothing.")
-        if self.settled is None and not self.left() and _announces(said, self.task.vain):
-            self.settled = len(self.heard()) + 1
-        if wants and (_announces(said) or _announces(said, refusal=True)):
+        if ends and (_announces(said) or _announces(said, refusal=True)):
             return Feedback(reply or "Goodbye.", self.paid(said), True)
         return Feedback(reply or "(The customer waits.)")
 
     async def on_search(self, content):
-        name = content.strip(" `.\"'").lower()
-        page = "" if name == "policy" and self.config.compat else _pages(type(self.desk)).get(name)
-        return (
-            Feedback(page)
-            if page
-            else Feedback(
-                f"There is nothing about {shorten(name, 40)!r}. Look up {self.formats['search']}.",
-                fault="format",
-            )
-        )
+        name, pages = content.strip(" `.\"'").lower(), _pages(type(self.desk))
+        if name in pages and not (name == "policy" and self.config.compat):
+            return Feedback(pages[name])
+        text = f"There is nothing about {shorten(name, 40)!r}. Look up {self.formats['search']}."
+        return Feedback(text, fault="format")
 
     async def on_answer(self, content):
         try:
@@ -497,56 +374,34 @@ _FORBIDDEN = {
 
 def _variants(rng, shop, order, item_ids):
     "Pick available variants, other than what was bought"
-    found = []
-    for item in order["items"]:
-        if item["item_id"] in item_ids:
-            choice = [
-                key
-                for key, variant in shop.tables["products"][item["product_id"]]["variants"].items()
-                if variant["available"] and key != item["item_id"]
-            ]
-            found.append(rng.choice(choice) if choice else item["item_id"])
-    return found
+    keys = []
+    for item in (item for item in order["items"] if item["item_id"] in item_ids):
+        variants = shop.tables["products"][item["product_id"]]["variants"].items()
+        choice = [key for key, one in variants if one["available"] and key != item["item_id"]]
+        keys.append(rng.choice(choice) if choice else item["item_id"])
+    return keys
 
 
 def _calls(rng, shop, user, order) -> list[tuple[str, dict]]:
     "Make right calls for an order"
-    ways, key = list(user["payment_methods"]), order["order_id"]
-    ids = [item["item_id"] for item in order["items"] if rng.random() < 0.6] or [
-        order["items"][0]["item_id"]
-    ]
-    swap = {
-        "order_id": key,
-        "item_ids": ids,
-        "new_item_ids": _variants(rng, shop, order, ids),
-        "payment_method_id": rng.choice(ways),
-    }
+    ways, items = list(user["payment_methods"]), order["items"]
+    ids = [item["item_id"] for item in items if rng.random() < 0.6] or [items[0]["item_id"]]
+    about = {"order_id": order["order_id"]}
+    swap = about | {"item_ids": ids, "new_item_ids": _variants(rng, shop, order, ids)}
+    swap["payment_method_id"] = rng.choice(ways)
     if order["status"] == "delivered":
         if rng.random() < 0.5:
             return [("exchange_delivered_order_items", swap)]
         paid = order["payment_history"][0]["payment_method_id"]
-        return [
-            (
-                "return_delivered_order_items",
-                {
-                    "order_id": key,
-                    "item_ids": ids,
-                    "payment_method_id": rng.choice(
-                        [way for way in ways if way == paid or way.startswith("gift")]
-                    ),
-                },
-            )
-        ]
+        back = rng.choice([one for one in ways if one == paid or one.startswith("gift")])
+        back = about | {"item_ids": ids, "payment_method_id": back}
+        return [("return_delivered_order_items", back)]
     if order["status"] != "pending":
         return []
-    moved, cancelled = (
-        ("modify_pending_order_address", {"order_id": key, **new_address(rng)}),
-        ("cancel_pending_order", {"order_id": key, "reason": rng.choice(REASONS)}),
-    )
-    swapped, paid = (
-        ("modify_pending_order_items", swap),
-        ("modify_pending_order_payment", {"order_id": key, "payment_method_id": rng.choice(ways)}),
-    )
+    moved = ("modify_pending_order_address", about | new_address(rng))
+    cancelled = ("cancel_pending_order", about | {"reason": rng.choice(REASONS)})
+    swapped = ("modify_pending_order_items", swap)
+    paid = ("modify_pending_order_payment", about | {"payment_method_id": rng.choice(ways)})
     return rng.choice(([cancelled], [swapped], [moved], [paid], [moved, swapped], [paid, moved]))
 
 
@@ -554,47 +409,38 @@ def _new_task(rng, name, shop_name):
     "Draw a task; None where its calls cannot be made"
     shop = open_shop(shop_name)
     user, asks, calls = rng.choice(list(shop.tables["users"].values())), "", []
-    orders = [
-        shop.tables["orders"][key]
-        for key in rng.sample(user["orders"], min(len(user["orders"]), rng.choice((1, 1, 2, 3))))
-    ]
+    count = min(len(user["orders"]), rng.choice((1, 1, 2, 3)))
+    orders = [shop.tables["orders"][key] for key in rng.sample(user["orders"], count)]
     if rng.random() < 1 / 16:
         asks = _FORBIDDEN[orders[0]["status"]].format(orders[0]["order_id"])
     else:
         calls = [call for order in orders for call in _calls(rng, shop, user, order)]
-    if (not asks and not calls) or any(
-        desk.call(*call)[1] for desk in [RetailDesk(shop)] for call in calls
-    ):
+    desk = RetailDesk(shop)
+    if not (asks or calls) or any(desk.call(*call)[1] for call in calls):
         return None
-    known = (
-        f"Your e-mail address is {user['email']}."
-        if rng.random() < 0.5
-        else f"Your zip code is {user['address']['zip']}."
-    )
-    told = asks or " ".join(str(_wish_of(shop, *call)) for call in calls)
-    actions = tuple({"name": tool, "kwargs": kwargs} for tool, kwargs in calls)
+    detail = f"Your zip code is {user['address']['zip']}."
+    if rng.random() < 0.5:
+        detail = f"Your e-mail address is {user['email']}."
+    wanted = asks or " ".join(_wish_of(shop, *call).text for call in calls)
     return _TauTask(
         name,
         user["user_id"],
-        f"You are {' '.join(user['name'].values())}. {known} {told}",
+        f"You are {' '.join(user['name'].values())}. {detail} {wanted}",
         rng.choice(_HELLOS),
-        actions,
-        (),
-        shop_name,
-        asks,
+        tuple({"name": tool, "kwargs": kwargs} for tool, kwargs in calls),
+        shop=shop_name,
+        asks=asks,
     )
 
 
 def _tau_tasks(count: int, seed: int) -> list[_TauTask]:
     "Make tasks, all different"
-    rng, tasks, seen = random.Random(f"tau/{seed}"), [], set()
+    rng, tasks = random.Random(f"tau/{seed}"), {}
     while len(tasks) < count:
         task = _new_task(rng, f"tau-{seed}-{len(tasks)}", f"small/{seed}.{len(tasks) // 500}")
-        if task is None or task.instruction in seen:
-            continue
-        seen.add(task.instruction)
-        tasks.append(task)
-    return tasks
+        if task is not None:
+            tasks.setdefault(task.instruction, task)
+    return list(tasks.values())
 
 # %% ../../nbs/environments/09_tau.ipynb #read_tau
 def _read_tau(
@@ -603,48 +449,38 @@ def _read_tau(
     "Read a published row; what parquet rows leave out, and the shop, lie below HUMANLM_DATA"
     row = published_row(row, "gym_tau.jsonl", "tau_train.json", "tau_test.json")
     name, info = str(row.get("id")), row.get("info")
-    task = info.get("task") if isinstance(info, Mapping) else None
     shop = next((domain for domain in SHOP_TABLES if domain in name), "")
-    if not shop or not isinstance(task, Mapping):
-        raise DataError(
-            f"Row {shorten(name)} is none of {' or '.join(SHOP_TABLES)} with info.task. "
-            "Leave it out."
-        )
+    task = info.get("task") if isinstance(info, Mapping) else None
+    task = task if isinstance(task, Mapping) else {}
     actions, outputs = task.get("actions"), task.get("outputs", [])
-    texts = [row.get("obs"), task.get("instruction"), task.get("user_id")]
-    whole = all(isinstance(text, str) and text for text in texts) and isinstance(outputs, list)
+    texts = [task.get("user_id"), task.get("instruction"), row.get("obs")]
     if (
-        not whole
+        not shop
+        or not all(isinstance(text, str) and text for text in texts)
         or not isinstance(actions, list)
-        or texts[2] not in open_shop(shop).tables["users"]
+        or not isinstance(outputs, list)
+        or texts[0] not in open_shop(shop).tables["users"]
     ):
         raise DataError(
-            f"Row {shorten(name)}: obs, instruction, actions, outputs or a user_id of the shop "
-            f"{shop} are missing. Give the row as it was published."
+            f"Row {shorten(name)} is none of {' or '.join(SHOP_TABLES)} with obs, and in info.task "
+            "instruction, actions, outputs and a user_id of the shop. Give the row as published."
         )
-    tools = (AirlineDesk if shop == "airline" else RetailDesk).tools
     for one in actions:
-        call = isinstance(one, Mapping) and one.get("name") in tools
+        call = isinstance(one, Mapping) and one.get("name") in _desk_of(shop).tools
         if not call or not isinstance(one.get("kwargs"), Mapping):
             raise DataError(
                 f"Row {shorten(name)}: {shorten(repr(one))} is no tool of the desk. Leave it out."
             )
+    asks = "" if any(one["name"] in _WHAT for one in actions) else texts[1]
+    user, instruction, hello = texts
     return _TauTask(
-        name,
-        texts[2],
-        texts[1],
-        texts[0],
-        tuple(actions),
-        tuple(map(str, outputs)),
-        shop,
-        "" if any(one["name"] in _WHAT for one in actions) else texts[1],
+        name, user, instruction, hello, tuple(actions), tuple(map(str, outputs)), shop, asks
     )
 
 # %% ../../nbs/environments/09_tau.ipynb #tau-2
 _ASK = (
-    "Hello! Please give me your e-mail address, or your name and zip code. And tell me "
-    "everything that you want done: which items, "
-    "the reason, the way to pay, and the address if it changes."
+    "Hello! Please give me your e-mail address, or your name and zip code. And tell me everything "
+    "that you want done: which items, the reason, the way to pay, and the address if it changes."
 )
 
 
@@ -654,69 +490,41 @@ def _tool(name, arguments):
 
 def _clerk_plan(task: _TauTask, turns: int) -> list[ToolCall]:  # turns: that may be used
     "List what a clerk who has read the task does"
-    shop, keys = (
-        open_shop(task.shop),
-        dict.fromkeys(
-            [wish.order for wish in task.wishes if wish.order] + re.findall(r"#W\d+", task.asks)
-        ),
-    )
-    known = shop.tables.get("orders", {})
-    orders = [known[key] for key in keys if key in known]
-    swapped = {
-        one
-        for action in task.actions
-        if "new_item_ids" in action["kwargs"]
-        for one in action["kwargs"]["item_ids"]
-    }
-    goods = dict.fromkeys(
-        item["product_id"]
-        for order in orders
-        for item in order["items"]
-        if item["item_id"] in swapped
-    )
-    looks = [_tool("get_order_details", {"order_id": order["order_id"]}) for order in orders] + [
-        _tool("get_product_details", {"product_id": key}) for key in goods
-    ]
-    meet = [ToolCall("action", _ASK), _tool(*task.identity[1:])]
+    keys = [wish.order for wish in task.wishes if wish.order] + re.findall(r"#W\d+", task.asks)
+    table = open_shop(task.shop).tables.get("orders", {})
+    orders = [table[key] for key in dict.fromkeys(keys) if key in table]
+    calls = [(action["name"], action["kwargs"]) for action in task.actions]
+    swapped = [key for _, kwargs in calls if "new_item_ids" in kwargs for key in kwargs["item_ids"]]
+    items = [item for order in orders for item in order["items"]]
+    goods = dict.fromkeys(item["product_id"] for item in items if item["item_id"] in swapped)
+    looks = [_tool("get_order_details", {"order_id": order["order_id"]}) for order in orders]
+    looks += [_tool("get_product_details", {"product_id": key}) for key in goods]
     does = "; ".join(
-        f"{action['name'].replace('_', ' ')} "
-        f"({', '.join(f'{name} {value}' for name, value in action['kwargs'].items())})"
-        for action in task.actions
+        f"{name.replace('_', ' ')} ({', '.join(f'{one} {kwargs[one]}' for one in kwargs)})"
+        for name, kwargs in calls
     )
-    agree = (
-        [ToolCall("action", f"This is what I can do: {shorten(does, 3000)}. Shall I go ahead?")]
-        if task.wishes
-        else []
-    )
-    told = f" You asked for: {' and '.join(task.outputs)}." if task.outputs else ""
-    last = (
-        "I am sorry, this is not possible."
-        if task.vain
-        else "All that is possible is done."
-        if any(("orders", key) not in task.goal[0] for key in keys)
-        else "It is all done."
-    )
-    end = [
-        *(_tool(action["name"], action["kwargs"]) for action in task.actions),
-        ToolCall("action", last + told),
-    ]
-    return next(
-        (
-            plan
-            for plan in ([*meet, *looks, *agree, *end], [*meet, *agree, *end])
-            if len(plan) <= turns
-        ),
-        end,
-    )
+    agree = ToolCall("action", f"This is what I can do: {shorten(does, 3000)}. Shall I go ahead?")
+    meet = [ToolCall("action", _ASK), _tool(*task.identity[1:])]
+    last = "It is all done."
+    if task.vain:
+        last = "I am sorry, this is not possible."
+    elif any(("orders", key) not in task.goal[0] for key in keys):
+        last = "All that is possible is done."
+    if task.outputs:
+        last += f" You asked for: {' and '.join(task.outputs)}."
+    doing = [*(_tool(*call) for call in calls), ToolCall("action", last)]
+    agreed = [agree, *doing] if task.wishes else doing
+    plans = [*meet, *looks, *agreed], [*meet, *agreed]
+    return next((plan for plan in plans if len(plan) <= turns), doing)
 
 
 def _tau_expert(env: _TauEnvironment) -> ToolCall:
     "Do the first thing of the plan that is not done; say the last one again"
-    turns = env.config.max_turns
-    plan = env.task.plans.get(turns) or env.task.plans.setdefault(
-        turns, _clerk_plan(env.task, turns)
-    )
+    task, turns = env.task, env.config.max_turns
+    if turns not in task.plans:
+        task.plans[turns] = _clerk_plan(task, turns)
     done = {(turn.kind, turn.content) for turn in env.turns}
+    plan = task.plans[turns]
     return next((call for call in plan if (call.kind, call.content) not in done), plan[-1])
 
 
@@ -731,6 +539,4 @@ tau = Gym(
     "orders or flights. You talk to the customer, and you call the tools of the back office.",
     hint="Look up the tools and the rules first. Find out who the customer is and what they "
     "want, agree on it, do it, and say that it is done.",
-    source="tau-bench (retail and airline), UserRL; small shops made up",
-    licence="MIT, Apache-2.0",
 )

@@ -6,7 +6,6 @@
 __all__ = ['TOKEN', 'YES_OR_NO', 'telepathy', 'content_stems', 'denies', 'read_choice']
 
 # %% ../../nbs/environments/03_telepathy.ipynb #imports
-import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +13,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from ..core.basics import shorten
-from ..gyms.function import TriesEnvironment, published_row, row_field
-from ..gyms.mistakes import UserFacts
+from ..gyms.function import TriesEnvironment, prompt_text, published_row, row_field
 from humanlm.gyms.protocol import (
     Feedback,
     Gym,
@@ -25,6 +23,7 @@ from humanlm.gyms.protocol import (
     UserRole,
     answer_form,
     as_dialogue,
+    make_tasks,
 )
 from ..rewards.rules import FILLERS, NEGATORS, stem
 
@@ -37,11 +36,11 @@ money cash|police cop policeman|car automobile|ghost spirit|baby infant newborn
 photo picture photograph|steal stole stolen theft thief|buy bought purchase purchased
 find found discover discovered|hear heard|crazy insane mad madness|imprison imprisoned trap trapped
 sick ill illness disease|lie lied lying deceive deceived|revenge avenge|human person people someone
-dish meal|colour color|grey gray|drink beverage|cost price budget|film movie""".replace(
-    "\n", "|"
-).split("|")
+dish meal|colour color|grey gray|drink beverage|cost price budget|film movie"""
 _HEADS = {
-    stem(word): stem(line.split()[0]) for line in _ALIKE for word in line.split()
+    stem(word): stem(line.split()[0])
+    for line in re.split(r"[|\n]", _ALIKE)
+    for word in line.split()
 }  # stem → what stands for it
 _EMPTY = FILLERS - {stem(word) for word in "human man made week last side work".split()}
 
@@ -50,22 +49,18 @@ _EMPTY = FILLERS - {stem(word) for word in "human man made week last side work".
 def content_stems(text: str) -> frozenset[str]:  # of anybody
     "Give the stems of the words that carry meaning, one for all that say the same"
     words = (word.removesuffix("'s") for word in TOKEN.findall(text.lower().replace("’", "'")))
-    stems = (
-        stem(word)
-        for word in words
-        if len(word) > 1 or word.isdigit()
-        if word not in NEGATORS and not word.endswith("n't")
-    )
-    return frozenset(_HEADS.get(found, found) for found in stems if found not in _EMPTY)
+    stems = (stem(word) for word in words if (len(word) > 1 or word.isdigit()) and not _no(word))
+    return frozenset(_HEADS.get(one, one) for one in stems if one not in _EMPTY)
 
 
-def denies(question):
-    first, *words = question.lower().replace("’", "'").split() or [
-        ""
-    ]  # "Isn't it?" asks the same as "Is it?"
-    return (
-        (first in NEGATORS) + sum(word in NEGATORS or word.endswith("n't") for word in words)
-    ) % 2 == 1
+def _no(word: str) -> bool:
+    return word in NEGATORS or word.endswith("n't")
+
+
+def denies(question: str) -> bool:
+    'Whether a question is turned into its opposite; "Isn\'t it?" asks the same as "Is it?"'
+    first, *words = question.lower().replace("’", "'").split() or [""]
+    return ((first in NEGATORS) + sum(map(_no, words))) % 2 == 1
 
 
 def read_choice(
@@ -74,83 +69,29 @@ def read_choice(
     choices: Sequence[str] = ("Yes", "No", "Maybe"),
 ) -> str:
     "Read one of a few words, however it is spelt; `UserError` for anything else"
-    said = answer.get(name)
-    plain = (
-        {True: "yes", False: "no"}[said]
-        if isinstance(said, bool)
-        else said.strip(" .!'\"").casefold()
-        if isinstance(said, str)
-        else None
-    )
-    found = next((choice for choice in choices if choice.casefold() == plain), None)
-    if found is None:
-        raise UserError(f"{name} is {shorten(repr(said))}, not one of {', '.join(choices)}.")
-    return found
+    value = answer.get(name)
+    if isinstance(value, bool):
+        value = "Yes" if value else "No"
+    plain = value.strip(" .!'\"").casefold() if isinstance(value, str) else None
+    for choice in choices:
+        if choice.casefold() == plain:
+            return choice
+    raise UserError(f"{name} is {shorten(repr(value))}, not one of {', '.join(choices)}.")
 
 
-_SPELT = [
-    word for choice in ("Yes", "No", "Maybe") for word in (choice, choice.lower())
-]  # a model that is not held to a form writes either
+_SPELT = ["Yes", "yes", "No", "no", "Maybe", "maybe"]  # not every model is held to a form
 YES_OR_NO = answer_form(response={"enum": _SPELT})
 
 # %% ../../nbs/environments/03_telepathy.ipynb #sorts
-_WORDS_OF = {  # sort → (words of its categories, words that are true of it and of no other)
-    "person": (
-        "person figure leader artist painter composer singer athlete actor author "
-        "scientist president "
-        "musician celebrity inventor queen king",
-        "person male female",
-    ),
-    "animal": (
-        "animal bird fish dog cat dinosaur creature mammal reptile insect breed",
-        "animal alive living creature",
-    ),
-    "plant": ("plant flower fruit tree vegetable", "plant alive living grow"),
-    "food": ("food dish dessert beverage drink fruit cuisine snack", "food edible eat drink"),
-    "place": (
-        "place city country landmark mountain river park monument structure site "
-        "waterfall planet island "
-        "location body wonder",
-        "place location",
-    ),
-    "thing": (
-        "thing object device vehicle instrument tool toy aircraft invention weapon "
-        "appliance furniture ship gadget",
-        "object item",
-    ),
-    "work": (
-        "movie book literature play artwork painting show series song novel poem",
-        "art fiction",
-    ),
-    "event": ("event phenomenon season holiday festival war", "event"),
-}
-_SORTS = {
-    sort: (content_stems(words), content_stems(true)) for sort, (words, true) in _WORDS_OF.items()
-}
 _FRAME = content_stems(
     "entity famous known kind type sort thing thought considered guess called related associated"
 )
-_ARTICLES = {
-    "a",
-    "an",
-    "the",
-    "is",
-    "it",
-    "i",
-    "think",
-    "my",
-    "guess",
-    "are",
-    "you",
-    "thinking",
-    "of",
-}
+_ARTICLES = frozenset("a an the is it i think my guess are you thinking of".split())
 
 
 def _name_words(text):
-    return frozenset(TOKEN.findall(text.lower()[:300])) - _ARTICLES or frozenset(
-        TOKEN.findall(text.lower()[:300])
-    )
+    words = frozenset(TOKEN.findall(text.lower()[:300]))
+    return words - _ARTICLES or words
 
 # %% ../../nbs/environments/03_telepathy.ipynb #TelepathyTask
 @dataclass(frozen=True)
@@ -172,24 +113,12 @@ class _TelepathyTask(GymTask):
         return (self.title, self.target)
 
     @cached_property
-    def known(self) -> tuple[frozenset, frozenset]:
+    def stems(self) -> tuple[frozenset, frozenset]:
         "Stems that are true of it, and stems that are not"
-        category = content_stems(self.category.replace("_", " "))
-        sorts = (
-            []
-            if category & content_stems("fictional mythical character")
-            else [sort for sort, (names, _) in _SORTS.items() if names & category]
-        )
         never = content_stems(" ".join(self.never))
-        true = (content_stems(f"{self.title} {self.target} {self.description}") | category).union(
-            *(_SORTS[sort][1] for sort in sorts)
-        ) - never
-        others = (
-            frozenset().union(*(words for _, words in _SORTS.values())) if sorts else frozenset()
-        )
-        if "person" in sorts:
-            others -= content_stems("alive living")  # some are dead
-        return true, (others | never) - true
+        category = self.category.replace("_", " ")
+        true = content_stems(f"{self.title} {self.target} {self.description} {category}") - never
+        return true, never - true
 
     @cached_property
     def names(self) -> tuple[frozenset, ...]:
@@ -200,29 +129,22 @@ class _TelepathyTask(GymTask):
     @cached_property
     def sayable(self) -> frozenset:
         "Words that a guess may hold beside the name: what is true of it"
-        told = TOKEN.findall(
-            f"{self.target} {self.category.replace('_', ' ')} {self.description}".lower()
-        )
-        return (frozenset(told) | _ARTICLES) - {"or", "and", "either", *self.never}
+        text = f"{self.target} {self.category.replace('_', ' ')} {self.description}"
+        words = frozenset(TOKEN.findall(text.lower()))
+        return (words | _ARTICLES) - {"or", "and", "either", *self.never}
 
     @classmethod
     def read(cls, row: Mapping[str, Any]) -> "_TelepathyTask":
         "Read a published row; rows of training have the description in their prompt"
-        prompt, row = row.get("prompt"), published_row(row)
-        told = row.get("description") or (
-            str(prompt[-1]["content"]).partition("\n")[0]
-            if prompt is not None and len(prompt)
-            else ""
-        )
-        row |= {
+        prompt, row = prompt_text(row).partition("\n")[0], published_row(row)
+        row = {
             "id": str(row.get("id") or row.get("title")),
-            "description": told,
+            "title": row.get("title"),
             "target": row.get("target_entity", row.get("ground_truth")),
+            "description": row.get("description") or prompt,
+            "category": row.get("category"),
         }
-        title, target, description, category = (
-            row_field(row, name) for name in ("title", "target", "description", "category")
-        )
-        return cls(row["id"], title, target, description, category)
+        return cls(*(row_field(row, name) for name in row))
 
 # %% ../../nbs/environments/03_telepathy.ipynb #TelepathyEnvironment
 class _TelepathyEnvironment(TriesEnvironment):
@@ -251,42 +173,30 @@ class _TelepathyEnvironment(TriesEnvironment):
         ),
     }
 
-    def user_facts(self) -> UserFacts:
-        return UserFacts(
-            f"{self.task.target}\n{self.task.description}",
-            answers=(self.task.title,),
-            truths=("answerer",),
-        )
-
     def rule_answerer(self, question: str, **_) -> dict:
-        (true, false), asked = self.task.known, content_stems(question) - _FRAME
+        (true, false), stems = self.task.stems, content_stems(question) - _FRAME
         if re.search(r"\bor\b", question.lower()):
-            said = "Yes" if asked & true else "No" if asked & false else "Maybe"
+            answer = "Yes" if stems & true else "No" if stems & false else "Maybe"
         else:
-            said = "No" if asked & false else "Yes" if asked and asked <= true else "Maybe"
-        return {
-            "response": {"Yes": "No", "No": "Yes"}.get(said, said) if denies(question) else said
-        }
+            answer = "No" if stems & false else "Yes" if stems and stems <= true else "Maybe"
+        if denies(question):
+            answer = {"Yes": "No", "No": "Yes"}.get(answer, answer)
+        return {"response": answer}
 
     def rule_guess(self, guess: str, **_) -> dict:
         words = _name_words(guess)
-        return {
-            "judgment": "Yes"
-            if any(
-                name <= words and len(words - name) <= 2 and words - name <= self.task.sayable
-                for name in self.task.names
-            )
-            else "No"
-        }
+        right = any(
+            name <= words and len(words - name) <= 2 and words - name <= self.task.sayable
+            for name in self.task.names
+        )
+        return {"judgment": "Yes" if right else "No"}
 
     async def on_action(self, content):
         if not content.strip():
             return Feedback("Ask something.", fault="format")
+        history = as_dialogue(self.turns[-6:])
         answer = await self.ask(
-            "answerer",
-            target=self.task.target,
-            history=as_dialogue(self.turns[-6:]),
-            question=content,
+            "answerer", target=self.task.target, history=history, question=content
         )
         return Feedback(read_choice(answer, "response") + ".")
 
@@ -302,47 +212,29 @@ _LOOKS = {
     "colour": "red blue green yellow black white brown grey",
     "material": "glass metal paper stone leather rubber clay cork",
     "thing": "bell cup key lamp box button chain brush comb ladder whistle needle hook basket "
-    "bottle ring "
-    "wheel rope mask fan drum spoon knife hammer",
+    "bottle ring wheel rope mask fan drum spoon knife hammer",
 }
 
 
 def _telepathy_tasks(count: int, seed: int) -> list[_TelepathyTask]:
     "Make things with four traits, each of a menu of four that the policy is told"
-    rng, made = random.Random(f"telepathy/{seed}"), {}
-    while len(made) < count:
+
+    def draw(rng):
         menus = {trait: rng.sample(words.split(), 4) for trait, words in _LOOKS.items()}
-        own = [rng.choice(menu) for menu in menus.values()]
-        told = "; ".join(
-            f"{trait} {', '.join(menu[:3])} or {menu[3]}" for trait, menu in menus.items()
-        )
-        made.setdefault(
-            told,
-            (
-                " ".join(own),
-                tuple(word for menu in menus.values() for word in menu if word not in own),
-            ),
-        )
-    return [
-        _TelepathyTask(
-            f"telepathy-{seed}-{n}",
-            title,
-            f"{title} - an object",
-            f"I am thinking of an object: {told}.",
-            "object",
-            never,
-        )
-        for n, (told, (title, never)) in enumerate(made.items())
-    ]
+        traits = [rng.choice(menu) for menu in menus.values()]
+        never = tuple(word for menu in menus.values() for word in menu if word not in traits)
+        offers = (f"{name} {', '.join(menu[:3])} or {menu[3]}" for name, menu in menus.items())
+        title, about = " ".join(traits), f"I am thinking of an object: {'; '.join(offers)}."
+        return title, f"{title} - an object", about, "object", never
+
+    return make_tasks("telepathy", count, seed, _TelepathyTask, draw)
 
 
 def _telepathy_expert(env):
-    asked = env.task.title.split()[:2]
-    return (
-        ToolCall("action", f"Is it {asked[len(env.turns)]}?")
-        if len(env.turns) < len(asked)
-        else ToolCall("answer", env.task.title)
-    )
+    traits = env.task.title.split()[:2]
+    if len(env.turns) < len(traits):
+        return ToolCall("action", f"Is it {traits[len(env.turns)]}?")
+    return ToolCall("answer", env.task.title)
 
 
 telepathy = Gym(
@@ -355,6 +247,4 @@ telepathy = Gym(
     about="The user thinks of something. You may ask what can be answered with yes or no, "
     "and you win by saying what it is.",
     hint="Ask what halves the possibilities; answer when you are sure.",
-    source="UserRL, TelepathyGym",
-    licence="Apache-2.0",
 )

@@ -18,7 +18,7 @@ from typing import Any
 from ..clients.calls import tool_call
 from ..clients.reader import read_json
 from ..core.basics import DataError, shorten, to_json
-from ..gyms.mistakes import UserFacts
+from ..gyms.function import prompt_text, published_row
 from humanlm.gyms.protocol import (
     TEXT,
     Environment,
@@ -33,7 +33,7 @@ from humanlm.gyms.protocol import (
     as_dialogue,
     spoken,
 )
-from ..worlds.shop import released_rows
+from ..worlds.shop import data_root, released_rows
 from humanlm.worlds.trips import (
     CITIES,
     MONTHS,
@@ -61,20 +61,22 @@ class _TravelTask(GymTask):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        return (
-            *(text for _, wish in self.wishes.values() for text in (str(wish), wish.hint)),
-            *(aspect.best for aspect in self.aspects),
-        )
+        wishes = (text for _, wish in self.wishes.values() for text in (str(wish), wish.hint))
+        return (*wishes, *(aspect.best for aspect in self.aspects))
 
     @cached_property
     def wishes(self) -> dict[str, tuple[TravelAspect, Any]]:
         "Number all wishes: P1, P2, ..."
-        found = [(aspect, wish) for aspect in self.aspects for wish in aspect.wishes]
-        return {f"P{n}": pair for n, pair in enumerate(found, 1)}
+        pairs = [(aspect, wish) for aspect in self.aspects for wish in aspect.wishes]
+        return {f"P{n}": pair for n, pair in enumerate(pairs, 1)}
 
     @cached_property
     def by_letter(self) -> dict[str, TravelAspect]:
         return {aspect.letter: aspect for aspect in self.aspects}
+
+    @cached_property
+    def by_kind(self) -> dict[str, TravelAspect]:
+        return {aspect.kind: aspect for aspect in self.aspects}
 
     @property
     def components(self) -> frozenset:
@@ -86,18 +88,25 @@ class _TravelTask(GymTask):
 TRAVEL_SHAPES = ("22", "33", "44", "233", "333", "334", "444", "2222")  # wishes of each aspect
 
 
-def _trip(rng):
+def _new_task(rng, name, shape, rest):
+    kinds = ["flight", rng.choice(("hotel", "apartment")), "rental_car", "restaurant"]
+    chosen = sorted(rng.sample(range(4), len(shape)))
+    sizes = rng.sample([*map(int, shape)], len(shape))
     origin, place = rng.sample(CITIES, 2)
     month, first = rng.choice(MONTHS), rng.randint(1, 19)
     last = first + rng.randint(2, 9)
     start, end, day = (f"{month} {n}" for n in (first, last, rng.randint(first, last)))
-    return {
-        "flight": (origin, place, start),
-        "hotel": (place, start, end),
-        "apartment": (place, start, end),
-        "rental_car": (place, start, end),
-        "restaurant": (place, day),
-    }
+    stay = (place, start, end)
+    trip = {"flight": (origin, place, start), "restaurant": (place, day)}
+    aspects, told = [], []
+    for kind, size in zip((kinds[at] for at in chosen), sizes):
+        details = dict(zip(TRAVEL_KINDS[kind].details, trip.get(kind, stay)))
+        wishes = rng.choice(wish_sets(kind, size)[rest::3])
+        options = travel_options(rng, kind, wishes, place)
+        aspects.append(TravelAspect(kind, place, tuple(details.items()), wishes, options))
+        told.append(TRAVEL_KINDS[kind].sentence.format(**details))
+    told.append("Where my wishes are met, I take the cheapest.")
+    return _TravelTask(name, " ".join(told), tuple(aspects))
 
 
 def _travel_tasks(
@@ -105,40 +114,11 @@ def _travel_tasks(
     seed: int,  # of different remainders by 3: no shared component
 ) -> list[_TravelTask]:
     "Make trips"
-    return [
-        _new_task(
-            random.Random(f"travel/{seed}/{n}"),
-            f"travel-{seed}-{n}",
-            TRAVEL_SHAPES[n % len(TRAVEL_SHAPES)],
-            seed % 3,
-        )
-        for n in range(count)
-    ]
-
-
-def _new_task(rng, name, shape, rest):
-    kinds = ["flight", rng.choice(("hotel", "apartment")), "rental_car", "restaurant"]
-    chosen, sizes = (
-        sorted(rng.sample(range(4), len(shape))),
-        rng.sample([*map(int, shape)], len(shape)),
-    )
-    trip, aspects, told = _trip(rng), [], []
-    for kind, size in zip((kinds[at] for at in chosen), sizes):
-        details = dict(zip(TRAVEL_KINDS[kind].details, trip[kind]))
-        wishes = rng.choice(wish_sets(kind, size)[rest::3])
-        aspects.append(
-            TravelAspect(
-                kind,
-                trip["hotel"][0],
-                tuple(details.items()),
-                wishes,
-                travel_options(rng, kind, wishes, trip["hotel"][0]),
-            )
-        )
-        told.append(TRAVEL_KINDS[kind].sentence.format(**details))
-    return _TravelTask(
-        name, " ".join([*told, "Where my wishes are met, I take the cheapest."]), tuple(aspects)
-    )
+    tasks = []
+    for n in range(count):
+        rng, shape = random.Random(f"travel/{seed}/{n}"), TRAVEL_SHAPES[n % len(TRAVEL_SHAPES)]
+        tasks.append(_new_task(rng, f"travel-{seed}-{n}", shape, seed % 3))
+    return tasks
 
 # %% ../../nbs/environments/08_travel.ipynb #TravelConfig
 TRAVEL_PAY = {  # as published: what was trained with, evaluated with, and is described
@@ -158,14 +138,9 @@ class _TravelConfig(GymConfig):
     """Of a question that finds a wish."""
 
 
-CHOICE_PAY = {
-    "best": 1.0,
-    "correct": 0.8,
-}  # of the best option, and of another that meets all wishes
-SEARCH_FAILS, TELLS_AFTER = (
-    5,
-    3,
-)  # every fifth search fails; turns without a wish until one is told unasked
+CHOICE_PAY = {"best": 1.0, "correct": 0.8}  # of an option that meets all wishes
+SEARCH_FAILS = 5  # every fifth search fails
+TELLS_AFTER = 3  # turns without a wish until one is told unasked
 SHOWN_WRONG, SHOWN_NOISE = 10, 5  # options that a search shows; with compat, all
 
 # %% ../../nbs/environments/08_travel.ipynb #read_query
@@ -173,21 +148,18 @@ def _read_query(text: str) -> dict[str, str]:
     "Read a search, JSON or `name=value` pairs after an aspect: name → value, in small letters"
     if "{" in text:
         value = next(read_json(text), {})
-        found = (tool_call(value) or ("", value))[1]
-        for inner in [one for one in found.values() if isinstance(one, dict)]:
-            found = found | inner
+        fields = (tool_call(value) or ("", value))[1]
+        for inner in [one for one in fields.values() if isinstance(one, dict)]:
+            fields = fields | inner
     else:
-        found = dict(pair.split("=", 1) for pair in re.split(r"[;,\n]", text) if "=" in pair)
+        first, *_ = parts = re.split(r"[;,\n]", text)
+        fields = {"aspect": first} | dict(pair.split("=", 1) for pair in parts if "=" in pair)
     pairs = {
         name.strip().lower().replace(" ", "_"): str(value)[:200].strip().lower()
-        for name, value in list(found.items())[:20]
+        for name, value in list(fields.items())[:20]
     }
-    if "aspect" not in pairs and "{" not in text:
-        pairs["aspect"] = re.split(r"[;,\n]", text)[0].strip().lower()
-    pairs["aspect"] = {"car_rental": "rental_car"}.get(
-        aspect := pairs.get("aspect", "").replace(" ", "_"), aspect
-    )
-    return pairs
+    aspect = pairs.get("aspect", "").replace(" ", "_")
+    return pairs | {"aspect": "rental_car" if aspect == "car_rental" else aspect}
 
 
 @lru_cache(maxsize=4096)
@@ -197,11 +169,8 @@ def _same_detail(one: str, other: str) -> bool:
 
 
 def _plain(text):
-    return sorted(
-        word
-        for word in re.findall(r"\w+", re.sub(r"(\d)(?:st|nd|rd|th)\b", r"\1", text.lower()))
-        if word not in ("of", "the")
-    )
+    words = re.findall(r"\w+", re.sub(r"(\d)(?:st|nd|rd|th)\b", r"\1", text.lower()))
+    return sorted(word for word in words if word not in ("of", "the"))
 
 
 LISTENED = {
@@ -211,11 +180,19 @@ LISTENED = {
     "other": "asks nothing about wishes",
 }
 _ASKS = frozenset(
-    word_stems("which what do does are is would could can how should will any when where")
+    word_stems("which what do does is are would could can how should will any when where")
 )
 _BLANKET = frozenset(
     word_stems("preference prefer anything else requirement wish need want important matter")
 )
+
+
+def _topics(task: _TravelTask, aspect: TravelAspect, stems: frozenset) -> set[str]:
+    "Find the attributes that words are about; released tables have names for theirs alone"
+    if task.released:
+        return {wish.topic for wish in aspect.wishes if stems >= {*word_stems(wish.topic)}}
+    topics = TRAVEL_KINDS[aspect.kind].topics
+    return {topics[stem] for stem in stems if stem in topics}
 
 
 def _rule_heard(task: _TravelTask, said: str, told: Sequence[str]) -> tuple[str, str]:
@@ -224,29 +201,19 @@ def _rule_heard(task: _TravelTask, said: str, told: Sequence[str]) -> tuple[str,
     if "?" not in said and "tell" not in stems and not _ASKS & {*stems[:1]}:
         return "other", ""
     stems = frozenset(stems)
-    meant = [
-        aspect for aspect in task.aspects if stems & TRAVEL_KINDS[aspect.kind].names
-    ] or task.aspects
-    topics = {
-        aspect.kind: {
-            topic for stem in stems if (topic := TRAVEL_KINDS[aspect.kind].topics.get(stem))
-        }
-        if not task.released
-        else {wish.topic for wish in aspect.wishes if stems >= {*word_stems(wish.topic)}}
-        for aspect in meant
-    }
-    asked = set().union(*topics.values())
-    if len(asked) > 2 or (not asked and stems & _BLANKET):
+    named = [aspect for aspect in task.aspects if stems & TRAVEL_KINDS[aspect.kind].names]
+    topics = {aspect.kind: _topics(task, aspect, stems) for aspect in named or task.aspects}
+    every = set().union(*topics.values())
+    if len(every) > 2 or (not every and stems & _BLANKET):
         return "vague", ""
     hits = [
         name
         for name, (aspect, wish) in task.wishes.items()
         if wish.topic in topics.get(aspect.kind, ())
     ]
-    new = [name for name in hits if name not in told]
-    return (
-        ("wish", (new or hits)[0]) if hits else ("none" if asked or len(stems) > 2 else "other", "")
-    )
+    if hits:
+        return "wish", next((name for name in hits if name not in told), hits[0])
+    return "none" if every or len(stems) > 2 else "other", ""
 
 # %% ../../nbs/environments/08_travel.ipynb #roles
 TRAVEL_ROLES = {
@@ -285,114 +252,23 @@ TRAVEL_ROLES = {
     ),
 }
 
-# %% ../../nbs/environments/08_travel.ipynb #Traveller
-_TOLD = {
-    "none": "I have no wish there; choose what you like.",
-    "vague": "That is too much at once. Ask me about one thing.",
-    "other": "Let us get on with the trip.",
-}
-
-
-class _Traveller(Environment):
-    "The user's side of a trip: what they have told, what they understand, what they say"
-
-    task: _TravelTask
-    config: _TravelConfig
-    roles = TRAVEL_ROLES
-
-    def start(self):
-        self.searches, self.off_topic, self.found, self.told = (
-            0,
-            0,
-            [],
-            [],
-        )  # found: letters of aspects; told: numbers of wishes
-        self.booked: dict[str, bool] = {}  # letter → whether it was the best one
-
-    @property
-    def open_wishes(self) -> list[str]:
-        return [
-            name
-            for name, (aspect, _) in self.task.wishes.items()
-            if name not in self.told and aspect.letter not in self.booked
-        ]
-
-    @property
-    def history(self) -> list[dict]:
-        return as_dialogue(self.turns, "action")
-
-    def rule_search_judge(self, query: str, plans: str) -> dict:
-        said = _read_query(query)
-        aspect = next(
-            (aspect for aspect in self.task.aspects if aspect.kind == said["aspect"]), None
-        )
-        return {
-            "aspect": aspect.kind if aspect else "none",
-            "fits": aspect is not None
-            and all(_same_detail(said.get(name, ""), value) for name, value in aspect.details),
-        }
-
-    def rule_listener(self, said: str, wishes: str, history: list) -> dict:
-        return dict(zip(("kind", "wish"), _rule_heard(self.task, said, self.told)))
-
-    def rule_hinter(self, said: str, wish: str, hint: str, history: list) -> dict:
-        return {"reply": hint}
-
-    def rule_talker(self, said: str, history: list) -> dict:
-        return {"reply": _TOLD["other"]}
-
-    def user_facts(self) -> UserFacts:
-        "Say what the user knows; hints are there to be told"
-        wishes = "\n".join(
-            f"{aspect.kind}, {wish}: {wish.hint}" for aspect, wish in self.task.wishes.values()
-        )
-        return UserFacts(
-            f"{self.task.opening}\n{wishes}",
-            answers=tuple(aspect.best for aspect in self.task.aspects),
-        )
-
-    def again(self, name: str) -> str:
-        "Answer a question about a wish that is told, or of no use any more"
-        return (
-            f"As I said: {self.task.wishes[name][1].hint}"
-            if name in self.told
-            else "That is booked and settled."
-        )
-
-    async def hint(self, said: str, name: str) -> str:
-        "Let the user hint at a wish"
-        aspect, wish = self.task.wishes[name]
-        reply = spoken(
-            await self.ask(
-                "hinter",
-                said=said,
-                wish=f"{aspect.kind}, {wish}",
-                hint=wish.hint,
-                history=self.history,
-            ),
-            most=1000,
-        )
-        self.told.append(name)
-        self.off_topic = 0
-        return reply
-
 # %% ../../nbs/environments/08_travel.ipynb #option_table
 @lru_cache(maxsize=1024)
 def _option_table(aspect: TravelAspect, wrong: int, noise: int) -> str:
     "Write what a search shows: what the fields may hold, then a line of JSON for each option"
-    kept = [
+    most = {"best": 1, "correct": 99, "wrong": wrong, "noise": noise}
+    shown = [
         option
-        for sort, most in (("best", 1), ("correct", 99), ("wrong", wrong), ("noise", noise))
-        for option in [one for one in aspect.options if one.sort == sort][:most]
+        for sort in most
+        for option in [one for one in aspect.options if one.sort == sort][: most[sort]]
     ]
     rows = [
         {"id": option.id, "cost": option.cost} | dict(option.facts)
-        for option in sorted(kept, key=lambda option: int(option.id[1:]))
+        for option in sorted(shown, key=lambda option: int(option.id[1:]))
     ]
+    values = TRAVEL_KINDS[aspect.kind].values
     legend = "; ".join(
-        f"{topic}: {', '.join(values)}"
-        for topic, values in TRAVEL_KINDS[aspect.kind].values.items()
-        if topic in rows[0]
+        f"{topic}: {', '.join(values[topic])}" for topic in values if topic in rows[0]
     )
     head = f"{aspect.kind}: {len(rows)} options." + (f" {legend}." if legend else "")
     return "\n".join([head, *map(json.dumps, rows)])
@@ -400,11 +276,19 @@ def _option_table(aspect: TravelAspect, wrong: int, noise: int) -> str:
 # %% ../../nbs/environments/08_travel.ipynb #TravelEnvironment
 _ID = re.compile(r"[ACFHR]\d{1,4}", re.ASCII)
 _SAID = {"best": "the best there is", "correct": "fine, not the best"}
+_REPLIES = {
+    "none": "I have no wish there; choose what you like.",
+    "vague": "That is too much at once. Ask me about one thing.",
+    "other": "Let us get on with the trip.",
+}
 
 
-class _TravelEnvironment(_Traveller):
+class _TravelEnvironment(Environment):
     "Search options, ask for wishes, recommend"
 
+    task: _TravelTask
+    config: _TravelConfig
+    roles = TRAVEL_ROLES
     kinds = ("search", "action", "answer")
     formats = {
         "search": "JSON with `aspect` and what the user said of it; "
@@ -415,6 +299,51 @@ class _TravelEnvironment(_Traveller):
         "and no second one",
     }
 
+    def start(self):
+        self.searches, self.off_topic = 0, 0
+        self.shown: list[str] = []  # letters of aspects whose options were found
+        self.hinted: list[str] = []  # numbers of wishes that were told
+        self.booked: dict[str, bool] = {}  # letter → whether it was the best one
+
+    @property
+    def open_wishes(self) -> list[str]:
+        return [
+            name
+            for name, (aspect, _) in self.task.wishes.items()
+            if name not in self.hinted and aspect.letter not in self.booked
+        ]
+
+    @property
+    def history(self) -> list[dict]:
+        return as_dialogue(self.turns, "action")
+
+    def rule_search_judge(self, query: str, plans: str) -> dict:
+        fields = _read_query(query)
+        aspect = self.task.by_kind.get(fields["aspect"])
+        if aspect is None:
+            return {"aspect": "none", "fits": False}
+        fits = all(_same_detail(fields.get(name, ""), value) for name, value in aspect.details)
+        return {"aspect": aspect.kind, "fits": fits}
+
+    def rule_listener(self, said: str, wishes: str, history: list) -> dict:
+        return dict(zip(("kind", "wish"), _rule_heard(self.task, said, self.hinted)))
+
+    def rule_hinter(self, said: str, wish: str, hint: str, history: list) -> dict:
+        return {"reply": hint}
+
+    def rule_talker(self, said: str, history: list) -> dict:
+        return {"reply": _REPLIES["other"]}
+
+    async def hint(self, said: str, name: str) -> str:
+        "Let the user hint at a wish"
+        aspect, wish = self.task.wishes[name]
+        payload = {"said": said, "wish": f"{aspect.kind}, {wish}", "hint": wish.hint}
+        answer = await self.ask("hinter", **payload, history=self.history)
+        reply = spoken(answer, most=1000)
+        self.hinted.append(name)
+        self.off_topic = 0
+        return reply
+
     async def on_search(self, content):
         self.searches += 1
         if self.searches % SEARCH_FAILS == 0:
@@ -423,29 +352,22 @@ class _TravelEnvironment(_Traveller):
             f"{aspect.kind}: {', '.join(f'{name} {value}' for name, value in aspect.details)}"
             for aspect in self.task.aspects
         )
-        found = await self.ask("search_judge", query=content, plans=plans)
-        if found.get("aspect") not in (*TRAVEL_KINDS, "none") or not isinstance(
-            found.get("fits"), bool
-        ):
-            raise UserError(f"The judge of searches says {shorten(found)}.")
-        aspect = next(
-            (aspect for aspect in self.task.aspects if aspect.kind == found["aspect"]), None
-        )
-        if aspect is None:
+        answer = await self.ask("search_judge", query=content, plans=plans)
+        kind, fits = answer.get("aspect"), answer.get("fits")
+        if kind not in (*TRAVEL_KINDS, "none") or not isinstance(fits, bool):
+            raise UserError(f"The judge of searches says {shorten(answer)}.")
+        if (aspect := self.task.by_kind.get(kind)) is None:
+            kinds = ", ".join(self.task.by_kind)
+            return Feedback(f"Search for one part of this trip: {kinds}.", fault="search")
+        if not fits:
             return Feedback(
-                "Search for one part of this trip: "
-                f"{', '.join(aspect.kind for aspect in self.task.aspects)}.",
-                fault="search",
-            )
-        if not found["fits"]:
-            return Feedback(
-                f"A search for {aspect.kind} must say, as the user did: "
+                f"A search for {kind} must say, as the user did: "
                 f"{', '.join(dict(aspect.details))}. Something is missing or differs.",
                 fault="search",
             )
-        if aspect.letter in self.found:
-            return Feedback(f"You have the options for {aspect.kind}. Look back.", fault="again")
-        self.found.append(aspect.letter)
+        if aspect.letter in self.shown:
+            return Feedback(f"You have the options for {kind}. Look back.", fault="again")
+        self.shown.append(aspect.letter)
         most = (99, 99) if self.config.compat else (SHOWN_WRONG, SHOWN_NOISE)
         paid = self.config.search_reward
         return Feedback(_option_table(aspect, *most), paid, parts={"search": paid})
@@ -453,36 +375,37 @@ class _TravelEnvironment(_Traveller):
     async def on_action(self, content):
         if not content.strip():
             return Feedback("You said nothing.", fault="format")
-        listed = "\n".join(
+        wishes = "\n".join(
             f"{name}: {aspect.kind}, {wish}" for name, (aspect, wish) in self.task.wishes.items()
         )
-        heard = await self.ask("listener", said=content, wishes=listed, history=self.history)
-        kind, name, left = str(heard.get("kind")), str(heard.get("wish")), self.open_wishes
+        answer = await self.ask("listener", said=content, wishes=wishes, history=self.history)
+        kind, name, left = str(answer.get("kind")), str(answer.get("wish")), self.open_wishes
         if kind not in LISTENED or (kind == "wish" and name not in self.task.wishes):
-            raise UserError(f"The judge of messages says {shorten(heard)}.")
+            raise UserError(f"The judge of messages says {shorten(answer)}.")
         if kind == "wish" and name in left:
-            return Feedback(
-                await self.hint(content, name),
-                self.config.wish_reward,
-                parts={"wish": self.config.wish_reward},
-            )
-        if left and self.off_topic >= TELLS_AFTER - (not self.config.compat):
-            if not self.config.compat:
-                return Feedback(await self.hint(content, self.rng.choice(left)))
-            self.off_topic = 0  # as published: the unasked wish never comes
-            return Feedback("Sorry, I lost my thread.")
+            paid = self.config.wish_reward
+            return Feedback(await self.hint(content, name), paid, parts={"wish": paid})
+        compat = bool(self.config.compat)
+        if left and self.off_topic >= TELLS_AFTER - (not compat):
+            if compat:  # as published: the unasked wish never comes
+                self.off_topic = 0
+                return Feedback("Sorry, I lost my thread.")
+            rng = random.Random(f"{self.seed}/{self.task.id}/{len(self.turns)}")
+            return Feedback(await self.hint(content, rng.choice(left)))
         self.off_topic += 1
-        if kind != "other":
-            return Feedback(_TOLD.get(kind) or self.again(name))
-        return Feedback(
-            spoken(await self.ask("talker", said=content, history=self.history), most=1000)
-        )
+        if kind == "other":
+            reply = await self.ask("talker", said=content, history=self.history)
+            return Feedback(spoken(reply, most=1000))
+        if kind == "wish":
+            told = f"As I said: {self.task.wishes[name][1].hint}"
+            return Feedback(told if name in self.hinted else "That is booked and settled.")
+        return Feedback(_REPLIES[kind])
 
     async def on_answer(self, content):
         ids = re.split(r"[\s,;]+", content.strip().upper()[:200])
         if not all(map(_ID.fullmatch, ids)) or (len(ids) > 1 and not self.config.compat):
             return Feedback(f"Write {self.formats['answer']}.", fault="format")
-        paid, said = 0.0, []
+        paid, texts = 0.0, []
         for one in ids:
             aspect = self.task.by_letter.get(one[0])
             if aspect is None:
@@ -492,63 +415,24 @@ class _TravelEnvironment(_Traveller):
             sort = aspect.sorts.get(one, "wrong")
             self.booked[one[0]] = sort == "best"
             paid += CHOICE_PAY.get(sort, 0.0)
-            said.append(f"{one}: {_SAID.get(sort, 'not what I want')}.")
-        done = len(self.booked) == len(self.task.aspects) and (
-            not self.config.compat or all(self.booked.values())
-        )
-        return Feedback(" ".join(said), paid, done, {"choice": paid})
+            texts.append(f"{one}: {_SAID.get(sort, 'not what I want')}.")
+        done = len(self.booked) == len(self.task.aspects)
+        if self.config.compat:
+            done = done and all(self.booked.values())
+        return Feedback(" ".join(texts), paid, done, {"choice": paid})
 
 # %% ../../nbs/environments/08_travel.ipynb #read_travel
-_PART = re.compile(rf"({'|'.join(TRAVEL_KINDS)}):([1-5])-(\d{{1,6}})", re.ASCII)
-_DAY = rf"(?:{'|'.join(MONTHS)}) \d+"
-_PLACE = rf"((?!(?:{'|'.join(MONTHS)})\b)[A-Z][\w.]*(?: [A-Z][\w.]*)*)"
-_ORIGIN, _GOAL = (
-    re.compile(rf"\bfrom {_PLACE}"),
-    re.compile(rf"\b(?:to|in|visit(?:ing)?|at|around|across|for) {_PLACE}"),
-)
-_FLIGHT_DAY = re.compile(rf"\b(?:flight|flying)\b[^.]*? on ({_DAY})")
-
-
-def _stated(opening):
-    origin, goal, day = (
-        found and found[1]
-        for found in (_ORIGIN.search(opening), _GOAL.search(opening), _FLIGHT_DAY.search(opening))
-    )
-    return {"origin": origin, "destination": goal, "city": goal, "date": day}
-
-
 def _read_travel(row: Mapping[str, Any]) -> _TravelTask:
-    "Read a published row; wishes and options that lie nowhere below HUMANLM_DATA are generated"
-    kept = row["reward_model"] if isinstance(row.get("reward_model"), Mapping) else row
-    name, prompt = str(kept.get("id")), row.get("prompt", ())
-    if hasattr(prompt, "tolist"):
-        prompt = prompt.tolist()  # an array, as pandas reads it
-    parts = [*filter(None, map(_PART.fullmatch, name.split("|")))]
-    best = dict(re.findall(r"\b([ACFHR])(\d{1,3})\b", str(kept.get("ground_truth"))[:500]))
-    told = (
-        next((turn["content"] for turn in prompt if turn.get("role") == "user"), "")
-        if isinstance(prompt, (list, tuple))
-        else ""
-    )
-    fits = sorted(best) == sorted(TRAVEL_KINDS[part[1]].letter for part in parts)
-    whole = fits and len(parts) == name.count("|") + 1 <= 5
-    if not whole or not isinstance(told, str) or not told.strip():
+    "Read a published row, whose wishes and options lie in travelgym_data_*.json"
+    name, opening = str(published_row(row).get("id")), prompt_text(row)[:2000]
+    scene = released_rows("travelgym_data_*.json").get(name)
+    if not scene or not opening:
         raise DataError(
-            f"Row {shorten(name)}: wanted are an id like flight:2-48|hotel:2-29, in ground_truth "
-            "an option for each part, and a message of a user. Give the row as published."
+            f"Row {shorten(name)} has no message of a user, or its options are in no "
+            f"travelgym_data_*.json below {data_root()}. Set HUMANLM_DATA to a clone of UserRL."
         )
-    if scene := released_rows("travelgym_data_*.json").get(name):
-        aspects = tuple(_released_aspect(kind, scene[kind]) for kind in scene["dimensions"])
-        return _TravelTask(name, told.strip()[:2000], aspects, True)
-    stated = _stated(told[:2000])
-    return _TravelTask(
-        name,
-        told.strip()[:2000],
-        tuple(
-            _read_aspect(name, part, int(best[TRAVEL_KINDS[part[1]].letter]), stated)
-            for part in parts
-        ),
-    )
+    aspects = (_released_aspect(kind, scene[kind]) for kind in scene["dimensions"])
+    return _TravelTask(name, opening, tuple(aspects), True)
 
 
 def _frozen(value):
@@ -559,74 +443,44 @@ def _frozen(value):
 
 
 def _released_aspect(kind, table):  # table: of `travelgym_data_*.json`
-    options = [
-        TravelOption(
-            row["id"],
-            "best" if row["id"] == table["best_id"] else sort,
-            row["cost"],
-            tuple(
-                (name, _frozen(value))
-                for name, value in row.items()
-                if name not in ("id", "cost", "type", "reason")
-            ),
-        )
-        for sort, rows in table["options"].items()
-        for row in rows
-    ]
+    options = []
+    for sort, rows in table["options"].items():
+        for row in rows:
+            beside = ("id", "cost", "type", "reason")
+            facts = ((name, _frozen(row[name])) for name in row if name not in beside)
+            best = "best" if row["id"] == table["best_id"] else sort
+            options.append(TravelOption(row["id"], best, row["cost"], tuple(facts)))
     wishes = (TravelWish(topic, (wish,), hint) for _, topic, wish, hint, *_ in table["preferences"])
     details = ((name, str(value)) for name, value in table["arguments"].items())
     return TravelAspect(kind, "", tuple(details), tuple(wishes), tuple(options))
-
-
-def _read_aspect(row, part, best, stated):
-    kind, size, number = part[1], int(part[2]), int(part[3])
-    sets, place = wish_sets(kind, size), stated["city"] or "there"
-    wishes = sets[number * 7919 % len(sets)]  # neighbours in the list differ in one wish only
-    names = [
-        name
-        for name in TRAVEL_KINDS[kind].details
-        if stated.get(name) and (name != "date" or kind == "flight")
-    ]
-    return TravelAspect(
-        kind,
-        place,
-        tuple((name, stated[name]) for name in names),
-        wishes,
-        travel_options(random.Random(f"{row}/{part[0]}"), kind, wishes, place, best),
-    )
 
 # %% ../../nbs/environments/08_travel.ipynb #travel-2
 def _query(aspect):
     return ToolCall("search", json.dumps({"aspect": aspect.kind, **dict(aspect.details)}))
 
 
+def _wish_question(aspect, topic):
+    part = aspect.kind.replace("_", " ")
+    return ToolCall("action", f"What {topic} should the {part} have?")
+
+
 def _travel_expert(env):
-    task, booked = (
-        env.task,
-        [aspect for aspect in env.task.aspects if aspect.letter not in env.booked],
-    )
-    spare = env.config.max_turns - len(env.turns) - len(booked)
-    unseen = [aspect for aspect in booked if aspect.letter not in env.found]
+    left = [aspect for aspect in env.task.aspects if aspect.letter not in env.booked]
+    spare = env.config.max_turns - len(env.turns) - len(left)
+    unseen = [aspect for aspect in left if aspect.letter not in env.shown]
     if unseen and spare > 0:
         return _query(unseen[0])
     if env.open_wishes and spare > 0:
-        aspect, wish = task.wishes[env.open_wishes[0]]
-        return ToolCall(
-            "action", f"What {wish.topic} should the {aspect.kind.replace('_', ' ')} have?"
-        )
-    return ToolCall("answer", booked[0].best) if booked else ToolCall("finish", "")
+        aspect, wish = env.task.wishes[env.open_wishes[0]]
+        return _wish_question(aspect, wish.topic)
+    return ToolCall("answer", left[0].best) if left else ToolCall("finish", "")
 
 
 def _travel_guess(env, rng):
     aspect = rng.choice(env.task.aspects)
     topic = rng.choice([*TRAVEL_KINDS[aspect.kind].values])
-    return {
-        "search": _query(aspect),
-        "action": ToolCall(
-            "action", f"What {topic} should the {aspect.kind.replace('_', ' ')} have?"
-        ),
-        "answer": ToolCall("answer", f"{aspect.letter}{rng.randint(1, len(aspect.options))}"),
-    }[rng.choice(env.kinds)]
+    answer = ToolCall("answer", f"{aspect.letter}{rng.randint(1, len(aspect.options))}")
+    return rng.choice([_query(aspect), _wish_question(aspect, topic), answer])
 
 
 def _travel_score(env: _TravelEnvironment) -> float:
@@ -650,12 +504,9 @@ travel = Gym(
     read=_read_travel,
     guess=_travel_guess,
     score=_travel_score,
-    about="The user plans a trip of several parts. For each part a database has options, and "
-    "you recommend one: the "
-    "cheapest of those that meet all wishes of the user. "
-    "The user does not tell these wishes, and when asked, only hints at them. Not "
-    "every option on a list is where the user goes.",
+    about="The user plans a trip of several parts. For each part a database has options, and you "
+    "recommend one: the cheapest of those that meet all wishes of the user. The user does not tell "
+    "these wishes, and when asked, only hints at them. Not every option on a list is where the "
+    "user goes.",
     hint="Search each part first, then ask for one detail after the other, then recommend.",
-    source="UserRL, TravelGym, with option tables of our own",
-    licence="Apache-2.0",
 )

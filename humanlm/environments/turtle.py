@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 from ..core.basics import DataError, shorten
 from .telepathy import TOKEN, YES_OR_NO, content_stems, denies, read_choice
 from ..gyms.function import MAX_ANSWERS, published_row, row_field
-from ..gyms.mistakes import UserFacts
 from humanlm.gyms.protocol import (
     Environment,
     Feedback,
@@ -28,6 +27,7 @@ from humanlm.gyms.protocol import (
     UserRole,
     answer_form,
     as_dialogue,
+    make_tasks,
 )
 from ..rewards.rules import FILLERS, NEGATORS, stem
 
@@ -38,7 +38,7 @@ _TELLING = content_stems(
 )
 # words that an answer needs, the share of small words in what people write, and of the others that
 # of words of this story
-_TOLD_WORDS, _TOLD_SMALL, _TOLD_OF_IT = 15, 0.2, 0.25
+_LEAST_WORDS, _LEAST_SMALL, _LEAST_OF_IT = 15, 0.2, 0.25
 
 
 class _StoryCriterion(NamedTuple):
@@ -67,27 +67,22 @@ class _TurtleTask(GymTask):
         return (self.bottom, *(criterion.statement for criterion in self.criteria))
 
     @cached_property
-    def known(self) -> tuple[tuple[frozenset, ...], frozenset, frozenset]:
+    def stems(self) -> tuple[tuple[frozenset, ...], frozenset, frozenset]:
         "Stems of each two sentences of the truth, of all that is told or hidden, and untrue ones"
-        each = [
-            content_stems(sentence) for sentence in re.split(r"(?<=[.!?…])\s+|\n+", self.bottom)
-        ]
+        sentences = re.split(r"(?<=[.!?…])\s+|\n+", self.bottom)
+        each = [content_stems(sentence) for sentence in sentences]
         every = frozenset().union(*each, content_stems(self.surface))
-        return (
-            tuple(a | b for a, b in zip(each, each[1:] or each)),
-            every,
-            frozenset().union(*(part.never for part in self.criteria)) - every,
-        )
+        never = frozenset().union(*(part.never for part in self.criteria))
+        return tuple(a | b for a, b in zip(each, each[1:] or each)), every, never - every
 
     @cached_property
     def wanted(self) -> tuple[tuple[frozenset, frozenset], ...]:
         "Stems of each criterion that the surface does not give away, and those that contradict it"
-        words, told = (
-            [content_stems(part.statement) - _TELLING for part in self.criteria],
-            content_stems(self.surface),
-        )
+        surface = content_stems(self.surface)
+        words = [content_stems(part.statement) - _TELLING for part in self.criteria]
         return tuple(
-            (own - told or own, frozenset(part.never)) for own, part in zip(words, self.criteria)
+            (stems - surface or stems, frozenset(part.never))
+            for stems, part in zip(words, self.criteria)
         )
 
     @classmethod
@@ -95,9 +90,8 @@ class _TurtleTask(GymTask):
         "Read a published row; what rows of training leave out is found by title below HUMANLM_DATA"
         flat = published_row(row)
         if "evaluation" not in flat:
-            flat = published_row(
-                row, "gym_turtle.jsonl", "all_stories_refined.json", own="title", key="new_title"
-            )
+            files = "gym_turtle.jsonl", "all_stories_refined.json"
+            flat = published_row(row, *files, own="title", key="new_title")
         title, surface, bottom = (
             row_field(flat, name) for name in ("new_title", "new_surface", "new_bottom")
         )
@@ -109,11 +103,8 @@ class _TurtleTask(GymTask):
             )
         except (TypeError, KeyError, ValueError, AttributeError):
             criteria = ()
-        if (
-            not criteria
-            or not all(0 < part.weight <= 1 for part in criteria)
-            or abs(sum(part.weight for part in criteria) - 1) > 1e-3
-        ):
+        weights = [part.weight for part in criteria]
+        if not all(0 < weight <= 1 for weight in weights) or abs(sum(weights) - 1) > 1e-3:
             raise DataError(
                 f"Row {shorten(title)}: evaluation is {shorten(repr(parts))}. Give "
                 "statements with scores that sum to 1."
@@ -126,15 +117,12 @@ def _read_marks(
     count: int,  # how many there must be
 ) -> list[float]:
     "Bring marks to 0, a half or 1; `UserError` where they are too few, too many or no numbers"
-    scores: list[Any] = (
-        [score.get("score") if isinstance(score, Mapping) else score for score in found]
-        if isinstance(found := answer.get("scores"), list)
-        else []
-    )
-    if len(scores) != count or not all(
-        isinstance(score, (int, float)) and math.isfinite(score) for score in scores
-    ):
-        raise UserError(f"The marks are {shorten(repr(found))}, not {count} numbers.")
+    marks: Any = answer.get("scores")
+    marks = marks if isinstance(marks, list) else []
+    scores: list[Any] = [mark.get("score") if isinstance(mark, Mapping) else mark for mark in marks]
+    numbers = all(isinstance(score, (int, float)) and math.isfinite(score) for score in scores)
+    if len(scores) != count or not numbers:
+        raise UserError(f"The marks are {shorten(repr(marks))}, not {count} numbers.")
     return [min((0.0, 0.5, 1.0), key=lambda mark: abs(mark - score)) for score in scores]
 
 # %% ../../nbs/environments/04_turtle.ipynb #TurtleEnvironment
@@ -142,6 +130,7 @@ class _TurtleEnvironment(Environment):
     "Ask, then tell the story"
 
     task: _TurtleTask
+    answered = 0
     formats = {
         "action": "a question about the story that can be answered with yes or no",
         "answer": "the whole hidden story, in sentences; answers are few",
@@ -164,39 +153,26 @@ class _TurtleEnvironment(Environment):
         ),
     }
 
-    def user_facts(self) -> UserFacts:
-        return UserFacts(
-            f"{self.task.surface}\n{self.task.bottom}",
-            answers=tuple(part.statement for part in self.task.criteria),
-        )
-
     def rule_answerer(self, question: str, **_) -> dict:
-        (pairs, every, false), asked, denied = (
-            self.task.known,
-            content_stems(question) - _TELLING,
-            denies(question),
-        )
-        if asked & false:
-            return {"response": "Yes" if denied else "No"}
-        if not asked & every:
+        pairs, every, never = self.task.stems
+        stems, denied = content_stems(question) - _TELLING, denies(question)
+        if not stems & never and not stems & every:
             return {"response": "Maybe"}
-        return {
-            "response": "Yes"
-            if not denied and max(len(asked & pair) for pair in pairs) >= 0.6 * len(asked)
-            else "No"
-        }
+        said = max(len(stems & pair) for pair in pairs) >= 0.6 * len(stems)
+        return {"response": "Yes" if (denied if stems & never else said and not denied) else "No"}
 
     def rule_marks(self, story: str, **_) -> dict:
-        words = TOKEN.findall(story.lower())
+        words, stems = TOKEN.findall(story.lower()), content_stems(story)
         small = sum(stem(word) in FILLERS or word in NEGATORS for word in words)
-        if len(words) < _TOLD_WORDS or small < _TOLD_SMALL * len(words):
-            return {"scores": [0.0] * len(self.task.criteria)}
-        told = content_stems(story)
-        if len(told & (self.task.known[1] | _TELLING)) < _TOLD_OF_IT * len(told):
+        if (
+            len(words) < _LEAST_WORDS
+            or small < _LEAST_SMALL * len(words)
+            or len(stems & (self.task.stems[1] | _TELLING)) < _LEAST_OF_IT * len(stems)
+        ):
             return {"scores": [0.0] * len(self.task.criteria)}
         shares = [
-            len(own & told) / len(own) if own and not told & never else 0.0
-            for own, never in self.task.wanted
+            len(wanted & stems) / len(wanted) if wanted and not stems & never else 0.0
+            for wanted, never in self.task.wanted
         ]
         return {
             "scores": [1.0 if share >= 0.6 else 0.5 if share >= 0.3 else 0.0 for share in shares]
@@ -218,49 +194,40 @@ class _TurtleEnvironment(Environment):
         if not content.strip():
             return Feedback("Tell the story.", fault="format")
         parts = self.task.criteria
-        marks = _read_marks(
-            await self.ask(
-                "marks",
-                surface=self.task.surface,
-                bottom=self.task.bottom,
-                story=content,
-                criteria=[part.statement for part in parts],
-            ),
-            len(parts),
+        answer = await self.ask(
+            "marks",
+            surface=self.task.surface,
+            bottom=self.task.bottom,
+            story=content,
+            criteria=[part.statement for part in parts],
         )
+        marks = _read_marks(answer, len(parts))
+        right = " ".join(part.statement for part, mark in zip(parts, marks) if mark == 1)
         score = sum(part.weight * mark for part, mark in zip(parts, marks))
-        told, gain = (
-            " ".join(part.statement for part, mark in zip(parts, marks) if mark == 1),
-            self.improved(score),
-        )
-        left = (
-            math.inf
-            if self.config.compat
-            else MAX_ANSWERS
-            - 1
-            - sum(turn.kind == "answer" and not turn.fault for turn in self.turns)
-        )
-        said = (
-            f"This much of it is right: {told}" if told else "None of it is quite right yet."
-        ) + (f" Answers left: {left}." if left < math.inf else "")
-        return Feedback(said, gain, left <= 0 or score >= 1 - 1e-6, {"story": gain})
+        gain, text = self.improved(score), f"This much of it is right: {right}"
+        if not right:
+            text = "None of it is quite right yet."
+        done = score >= 1 - 1e-6
+        if not self.config.compat:
+            self.answered += 1
+            text += f" Answers left: {MAX_ANSWERS - self.answered}."
+            done = done or self.answered >= MAX_ANSWERS
+        return Feedback(text, gain, done, {"story": gain})
 
 # %% ../../nbs/environments/04_turtle.ipynb #turtle
-_PLOTS = (
+_PLOTS = (  # title, surface, bottom
     (
         "The broken {prop}",
         "{name}, a {job}, gets a {prop} as a present, breaks it at once and laughs.",
         "The present came from the {who} of {name}. Because of {why}, the {who} had "
-        "hidden a {what} inside it. {name} "
-        "knew, and broke the {prop} to get it.",
+        "hidden a {what} inside it. {name} knew, and broke the {prop} to get it.",
     ),
     (
         "The empty chair",
         "{name}, a {job}, always lays the table for somebody who never comes. One "
         "evening a stranger sits down there with a {prop}, and is thanked.",
         "Years ago the {who} of {name} had run away because of {why}. The stranger was "
-        "sent by the {who} and brought "
-        "back the {what} that had been taken along.",
+        "sent by the {who} and brought back the {what} that had been taken along.",
     ),
     (
         "The wrong train",
@@ -277,9 +244,8 @@ _PLOTS = (
     ),
 )
 _SLOTS = {
-    "name": "Ada Bruno Clara Dario Edda Fabio Greta Hugo Ines Jonas Kira Leo Mina Nils Olga "
-    "Paul Rosa Simon "
-    "Tara Viktor",
+    "name": "Ada Bruno Clara Dario Edda Fabio Greta Hugo Ines Jonas Kira Leo Mina Nils Olga Paul "
+    "Rosa Simon Tara Viktor",
     "job": "baker pilot tailor nurse clerk painter gardener miller",
     "prop": "vase clock mirror violin kettle lantern statue pillow umbrella suitcase",
     "who": "neighbour brother cousin teacher widow captain landlord grandmother rival actress "
@@ -297,50 +263,33 @@ _HIDDEN = {
 
 def _turtle_tasks(count: int, seed: int) -> list[_TurtleTask]:
     "Make strange stories, all different: who is behind them, what it is about, and why"
-    rng, made = random.Random(f"turtle/{seed}"), {}
-    while len(made) < count:
-        plot, slots = (
-            rng.choice(_PLOTS),
-            {slot: rng.choice(words) for slot, words in _SLOTS.items()},
-        )
-        title, surface, bottom = (text.format(**slots) for text in plot)
-        weights = rng.sample((0.5, 0.3, 0.2), 3)
-        never = (
-            tuple(sorted(content_stems(" ".join(_SLOTS[slot])) - content_stems(slots[slot])))
-            for slot in _HIDDEN
-        )
-        criteria = tuple(
-            _StoryCriterion(text.format(**slots), weight, wrong)
-            for text, weight, wrong in zip(_HIDDEN.values(), weights, never)
-        )
-        made.setdefault((surface, bottom), (title, surface, bottom, criteria))
-    return [_TurtleTask(f"turtle-{seed}-{n}", *rest) for n, rest in enumerate(made.values())]
+
+    def draw(rng):
+        plot, slots = rng.choice(_PLOTS), {slot: rng.choice(_SLOTS[slot]) for slot in _SLOTS}
+        weights, criteria = rng.sample((0.5, 0.3, 0.2), 3), []
+        for (slot, text), weight in zip(_HIDDEN.items(), weights):
+            never = content_stems(" ".join(_SLOTS[slot])) - content_stems(slots[slot])
+            statement = text.format(**slots)
+            criteria.append(_StoryCriterion(statement, weight, tuple(sorted(never))))
+        return (*(text.format(**slots) for text in plot), tuple(criteria))
+
+    return make_tasks("turtle", count, seed, _TurtleTask, draw)
 
 
 def _turtle_expert(env):
-    return (
-        _turtle_told(env.task.bottom, *(part.statement for part in env.task.criteria))
-        if env.turns
-        else ToolCall("action", env.task.criteria[0].statement)
-    )
+    if not env.turns:
+        return ToolCall("action", env.task.criteria[0].statement)
+    return _whole_story(env.task.bottom, *(part.statement for part in env.task.criteria))
 
 
 def _turtle_open_loop(env):
-    own = {slot: words[len(env.turns) % len(words)] for slot, words in _SLOTS.items()}
-    return _turtle_told(*(text.format(**own) for text in _HIDDEN.values()))
+    slots = {slot: words[len(env.turns) % len(words)] for slot, words in _SLOTS.items()}
+    return _whole_story(*(text.format(**slots) for text in _HIDDEN.values()))
 
 
-def _turtle_told(*parts):
-    return ToolCall(
-        "answer",
-        " ".join(
-            [
-                "Behind it all is this.",
-                *parts,
-                "And that is the whole of what was there to be told about it.",
-            ]
-        ),
-    )
+def _whole_story(*parts):
+    end = "And that is the whole of what was there to be told about it."
+    return ToolCall("answer", " ".join(["Behind it all is this.", *parts, end]))
 
 
 turtle = Gym(
@@ -350,10 +299,7 @@ turtle = Gym(
     _turtle_expert,
     read=_TurtleTask.read,
     open_loop=_turtle_open_loop,
-    about="The user tells a strange story, behind which there is another one. You may ask "
-    "what can be "
-    "answered with yes or no, and you are paid for how much of the hidden story you tell.",
+    about="The user tells a strange story, behind which there is another one. You may ask what can "
+    "be answered with yes or no, and you are paid for how much of the hidden story you tell.",
     hint="Find out who is behind it, what it is about, and why; you may answer again with more.",
-    source="UserRL, TurtleGym",
-    licence="Apache-2.0",
 )

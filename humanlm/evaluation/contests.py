@@ -33,17 +33,8 @@ class Pair:
     cluster: str = ""  # pairs that belong together share it; empty: the pair stands alone
 
     def __post_init__(self):
-        strange = next(
-            (side for side in (self.a, self.b) if not isinstance(side, str | None)), None
-        )
-        if strange is not None:
-            raise DataError(
-                f"Pair {shorten(self.id)}: a reply must be a text or None, got "
-                f"{shorten(repr(strange))}."
-            )
-        object.__setattr__(
-            self, "messages", chat_messages(self.messages, f"Pair {shorten(self.id)}")
-        )
+        where = f"Pair {shorten(self.id)}"
+        object.__setattr__(self, "messages", chat_messages(self.messages, where))
 
     def settled(self) -> "PairVerdict | None":  # None: a judge has to look
         "Decide what needs no judge"
@@ -52,11 +43,9 @@ class Pair:
         a, b = self.a.strip(), self.b.strip()
         if a == b:
             return PairVerdict("tie", "settled", reason="the same reply")
-        return (
-            None
-            if a and b
-            else PairVerdict("a" if a else "b", "settled", reason="the other reply is empty")
-        )
+        if a and b:
+            return None
+        return PairVerdict("a" if a else "b", "settled", reason="the other reply is empty")
 
 
 def chat_messages(
@@ -64,25 +53,25 @@ def chat_messages(
     where: str,  # for messages
 ) -> tuple[dict, ...]:
     "Check a conversation that ends with a user's words; `DataError` says what is wrong"
-    said = [{"role": "user", "content": said}] if isinstance(said, str) else said
-    for message in said if isinstance(said, Sequence) else [None]:
-        plain = (
-            isinstance(message, Mapping)
-            and isinstance(message.get("content"), str)
-            and chat_role(str(message.get("role"))) in ("system", "user", "assistant")
+    messages = [{"role": "user", "content": said}] if isinstance(said, str) else said
+    try:
+        chat = [{"role": chat_role(str(m["role"])), "content": m["content"]} for m in messages]
+    except (TypeError, KeyError) as e:
+        raise DataError(
+            f"{where}: expected messages with role and content, got {shorten(repr(said))}."
+        ) from e
+    roles = "system", "user", "assistant"
+    if not all(m["role"] in roles and isinstance(m["content"], str) for m in chat):
+        raise DataError(
+            f"{where}: expected messages with role (system, user, assistant) and "
+            f"content, got {shorten(repr(said))}."
         )
-        if not plain:
-            raise DataError(
-                f"{where}: expected messages with role (system, user, assistant) and "
-                f"content, got {shorten(repr(message))}."
-            )
-    said = [{"role": chat_role(m["role"]), "content": m["content"]} for m in said]
-    if not said or said[-1]["role"] != "user" or not said[-1]["content"].strip():
+    if not chat or chat[-1]["role"] != "user" or not chat[-1]["content"].strip():
         raise DataError(
             f"{where}: the last message must say something and be the user's. Cut the "
             "conversation there."
         )
-    return tuple(said)
+    return tuple(chat)
 
 # %% ../../nbs/evaluation/05_contests.ipynb #PairVerdict
 class PairVerdict(NamedTuple):
@@ -114,13 +103,10 @@ MOST_CHARS = 100_000  # of a text, beyond which words are not looked at
 def _content_words(
     text: str,  # of anybody
 ) -> set[str]:
-    "Give the stems of the words that name something, and numbers"
-    words = (
-        word
-        for word in tokens(text[:MOST_CHARS])
-        if word[0].isalnum() and (len(word) > 2 or word.isdigit())
-    )
-    return {stem(word) for word in words if word not in NEGATORS and stem(word) not in FILLERS}
+    "Return the stems of the words that name something, and numbers"
+    words = [word for word in tokens(text[:MOST_CHARS]) if len(word) > 2 or word.isdigit()]
+    named = {stem(word) for word in words if word[0].isalnum() and word not in NEGATORS}
+    return named - FILLERS
 
 
 def kept_share(
@@ -129,11 +115,9 @@ def kept_share(
 ) -> float:  # 0..1; nan where a text is missing or the source names nothing
     "Compute the share of a source's content words that a text holds"
     wanted = _content_words(source or "")
-    return (
-        len(wanted & _content_words(text)) / len(wanted)
-        if wanted and text is not None
-        else math.nan
-    )
+    if not wanted or text is None:
+        return math.nan
+    return len(wanted & _content_words(text)) / len(wanted)
 
 # %% ../../nbs/evaluation/05_contests.ipynb #Contest
 class Contest(NamedTuple):
@@ -194,49 +178,32 @@ def win_rate(
     "Sum a contest up"
     pairs, verdicts = contest.pairs, contest.verdicts
     clusters = [pair.cluster or f"pair {i}" for i, pair in enumerate(pairs)]
-    wins, losses, ties, none = (
-        sum(v.decision == kind for v in verdicts) for kind in ("a", "b", "tie", "none")
-    )
+    counts = [sum(v.decision == kind for v in verdicts) for kind in DECISIONS]
+    wins, losses, ties, none = counts
 
     def mean(values):
-        return (
-            mean_interval(values, clusters, seed, resamples)
-            if values
-            else Interval(math.nan, math.nan, math.nan, 0)
-        )
+        if not values:
+            return Interval(math.nan, math.nan, math.nan, 0)
+        return mean_interval(values, clusters, seed, resamples)
 
+    decided = mean([math.nan if v.decision == "tie" else v.score for v in verdicts])
+    units = len({c for c, v in zip(clusters, verdicts) if v.decision in ("a", "b")})
+    if units and (units == wins + losses or decided.low == decided.high):
+        low, high = wilson(decided.value, units)  # where clusters cannot differ
+        decided = decided._replace(low=low, high=high)
     said = ["\n".join(m["content"] for m in pair.messages) for pair in pairs]
     topic = [kept_share(pair.a, text) - kept_share(pair.b, text) for pair, text in zip(pairs, said)]
     return _WinRate(
         *contest[:3],
         len(pairs),
-        wins,
-        losses,
-        ties,
-        none,
+        *(wins, losses, ties, none),
         mean([v.score for v in verdicts]),
-        _decided_rate(contest, seed, resamples),
+        decided,
         mean([v.consistent for v in verdicts]),
         mean([_words(pair.a) - _words(pair.b) for pair in pairs]),
         mean([kept_share(pair.a, pair.b) for pair in pairs]),
         mean(topic),
     )
-
-
-def _decided_rate(contest: Contest, seed: int, resamples: int) -> Interval:
-    "Compute wins among wins and losses; Wilson's interval where clusters cannot differ"
-    met = enumerate(zip(contest.pairs, contest.verdicts, strict=True))
-    found = [
-        (v.score, pair.cluster or f"pair {i}") for i, (pair, v) in met if v.decision in ("a", "b")
-    ]
-    if not found:
-        return Interval(math.nan, math.nan, math.nan, 0)
-    scores, clusters = zip(*found)
-    rate, units = mean_interval(scores, clusters, seed, resamples), len({*clusters})
-    if units < len(scores) and rate.low != rate.high:
-        return rate
-    low, high = wilson(rate.value, units)
-    return rate._replace(low=low, high=high)
 
 
 def _words(text):
@@ -247,42 +214,25 @@ def win_table(rates: Sequence[_WinRate]) -> Table:
     "Show win rates with all that belongs beside them"
 
     def told(i, form=".2f"):
-        return (
-            "–"
-            if math.isnan(i.value)
-            else f"{number_text(i.value, form)} ({range_text(i.low, i.high, form)})"
-        )
+        if math.isnan(i.value):
+            return "–"
+        return f"{number_text(i.value, form)} ({range_text(i.low, i.high, form)})"
 
-    heads = [
-        "candidate",
-        "against",
-        "judge",
-        "won / tied / lost",
-        "no verdict",
-        "win rate, ties half",
-        "without ties",
-        "decided",
-        "same both ways",
-        "words more",
-        "kept",
-        "on topic",
-    ]
-    rows = [
-        [
-            *(table_cell(name, 60) for name in r[:3]),
-            f"{r.wins} / {r.ties} / {r.losses}",
-            r.none,
-            told(r.rate),
-            told(r.decided),
-            number_text(r.coverage),
-            number_text(r.consistent.value),
-            told(r.longer, "+.1f"),
-            told(r.kept),
-            told(r.on_topic, "+.2f"),
-        ]
-        for r in rates
-    ]
-    return Table(heads, rows, "lllr")
+    columns = {
+        "candidate": lambda r: table_cell(r.candidate, 60),
+        "against": lambda r: table_cell(r.against, 60),
+        "judge": lambda r: table_cell(r.judge, 60),
+        "won / tied / lost": lambda r: f"{r.wins} / {r.ties} / {r.losses}",
+        "no verdict": lambda r: r.none,
+        "win rate, ties half": lambda r: told(r.rate),
+        "without ties": lambda r: told(r.decided),
+        "decided": lambda r: number_text(r.coverage),
+        "same both ways": lambda r: number_text(r.consistent.value),
+        "words more": lambda r: told(r.longer, "+.1f"),
+        "kept": lambda r: told(r.kept),
+        "on topic": lambda r: told(r.on_topic, "+.2f"),
+    }
+    return Table([*columns], [[of(r) for of in columns.values()] for r in rates], "lllr")
 
 # %% ../../nbs/evaluation/05_contests.ipynb #PreferenceJudge
 class PreferenceJudge(Protocol):
@@ -300,15 +250,9 @@ def as_pairs(
     ids: Sequence[str] | None = None,  # N; None: numbers
     clusters: Sequence[str] | None = None,  # N; None: each prompt by itself
 ) -> list[Pair]:
-    "Put replies to the same prompts side by side"
-    sizes = {len(side) for side in (prompts, replies, others, ids, clusters) if side is not None}
-    if len(sizes) > 1:
-        raise DataError(
-            f"{len(prompts)} prompts, {len(replies)} replies and {len(others)} to "
-            "compare them with. Give one for each prompt."
-        )
+    "Put replies to the same prompts side by side; `ValueError` where numbers differ"
     ids, clusters = ids or list(map(str, range(len(prompts)))), clusters or [""] * len(prompts)
-    return [Pair(*found) for found in zip(ids, prompts, replies, others, clusters, strict=True)]
+    return [Pair(*row) for row in zip(ids, prompts, replies, others, clusters, strict=True)]
 
 # %% ../../nbs/evaluation/05_contests.ipynb #compare
 async def compare(
@@ -316,26 +260,18 @@ async def compare(
     candidates: Mapping[str, Sequence[str | None]],  # name → N replies
     base: Sequence[str | None],  # N replies of the base model
     judges: Sequence[PreferenceJudge],
-    starts: Mapping[str, str] | None = None,  # candidate → the candidate with which its phase began
+    starts: Mapping[str, str] = {},  # candidate → the candidate with which its phase began
     ids: Sequence[str] | None = None,  # N
     clusters: Sequence[str] | None = None,  # N
 ) -> list[Contest]:
     "Let every candidate meet the base, and the start of its phase"
-    known = {**candidates, "base": base}
-    others: dict[str, dict[str, None]] = {
-        name: dict.fromkeys(["base", *([(starts or {})[name]] if name in (starts or {}) else [])])
-        for name in candidates
-    }
-    found = []
+    replies, contests = {**candidates, "base": base}, []
     for judge in judges:
-        met = [(name, other) for name in candidates for other in others[name] if other != name]
-        for name, other in met:
-            pairs = as_pairs(
-                prompts,
-                known[name],
-                known[check_name(other, known, "start of a phase")],
-                ids,
-                clusters,
-            )
-            found.append(Contest(name, other, judge.name, tuple(pairs), tuple(await judge(pairs))))
-    return found
+        for name in candidates:
+            for other in dict.fromkeys(["base", starts.get(name, "base")]):
+                check_name(other, replies, "start of a phase")
+                if other != name:
+                    pairs = as_pairs(prompts, replies[name], replies[other], ids, clusters)
+                    verdicts = await judge(pairs)
+                    contests.append(Contest(name, other, judge.name, tuple(pairs), tuple(verdicts)))
+    return contests

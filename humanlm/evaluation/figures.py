@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate, cycle
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..core.basics import DataError, check_name, optional, shorten
 from ..core.html import INK, styled
 from ..core.stats import known_mean
@@ -83,10 +85,6 @@ class MetricView(NamedTuple):
     parts: list[str]  # `all` first
     means: dict[tuple[str, str], Result]  # (model, part) → row
 
-    def line(self, model: str) -> list[Result | None]:
-        "Give the rows of one model, in the order of the parts"
-        return [self.means.get((model, part)) for part in self.parts]
-
     @property
     def n(self) -> int:
         "Count the units behind the numbers, the most of any row"
@@ -97,9 +95,9 @@ class MetricView(NamedTuple):
         "Sort the rows of one metric"
         check_name(metric, dict.fromkeys(r.metric for r in rows), "metric")
         means = {(r.model, r.level): r for r in rows if r.metric == metric}
-        found, parts = (list(dict.fromkeys(key[i] for key in means)) for i in (0, 1))
-        models = [name for name in found if name not in names.references]
-        return cls(models, [name for name in found if name in names.references], parts, means)
+        every, parts = (list(dict.fromkeys(key[i] for key in means)) for i in (0, 1))
+        models = [name for name in every if name not in names.references]
+        return cls(models, [name for name in every if name in names.references], parts, means)
 
 # %% ../../nbs/evaluation/02_figures.ipynb #results_bars
 @styled
@@ -115,54 +113,37 @@ def results_bars(
     models, (figure, ax) = list(models or shown.models), axes_of(6.9, 3.2)
     places, width = [x + 0.25 * (x > 0) for x in range(len(shown.parts))], 0.8 / max(1, len(models))
     for i, name in enumerate(models):
-        beside = [x + (i + 0.5) * width - 0.4 for x in places]
-        _bars(
-            ax, shown.line(name), beside, width, color=names.colour(name, models), label=label(name)
+        line = [shown.means.get((name, part), _NOTHING) for part in shown.parts]
+        reach = [[r.mean - r.low for r in line], [r.high - r.mean for r in line]]
+        ax.bar(
+            [x + (i + 0.5) * width - 0.4 for x in places],
+            [r.mean for r in line],
+            width * 0.92,
+            yerr=np.maximum(reach, 0),
+            ecolor=INK,
+            error_kw={"elinewidth": 0.8},
+            color=names.colour(name, models),
+            label=label(name),
         )
     for name in shown.references:
-        _lines(ax, shown.line(name), places, ls=names.line(name), label=f"{name} (reference)")
-    ticks = [_tick(shown, part) for part in shown.parts]
+        for part, x in zip(shown.parts, places):
+            if (name, part) in shown.means:
+                look = {"ls": names.line(name), "label": f"{name} (reference)"}
+                height = shown.means[name, part].mean
+                ax.plot([x - 0.45, x + 0.45], [height] * 2, color=INK, lw=1.2, **look)
+    ticks = []
+    for part in shown.parts:  # with the units behind it where others have more
+        n = max(r.n for (_, other), r in shown.means.items() if other == part)
+        ticks.append(label(part) + (f"\nn = {n}" if n < shown.n else ""))
     ax.set(xticks=places, xticklabels=ticks, ylabel="mean score, 0 to 1")
     ax.set_ylim(0, max(0.1, ax.get_ylim()[1]))
-    ax.set_title(
-        title or f"{names.title(metric)} by {names.part}, n = {shown.n}, whiskers: 95 % intervals",
-        loc="left",
-    )
+    about = f"{names.title(metric)} by {names.part}, n = {shown.n}, whiskers: 95 % intervals"
+    ax.set_title(title or about, loc="left")
     legend(figure, [ax])
     return figure
 
 
-def _tick(shown: MetricView, part: str) -> str:
-    "Name a part, with the units behind it where others have more"
-    n = max(r.n for (_, own), r in shown.means.items() if own == part)
-    return label(part) + (f"\nn = {n}" if n < shown.n else "")
-
-
-def _bars(
-    ax: Any, found: Sequence[Result | None], places: Sequence[float], width: float, **look
-) -> None:
-    "Draw the bars of one model"
-    means, lows, highs = (
-        [getattr(r, name) if r else math.nan for r in found] for name in ("mean", "low", "high")
-    )
-    below = [max(0.0, mean - low) for mean, low in zip(means, lows)]
-    above = [max(0.0, high - mean) for mean, high in zip(means, highs)]
-    ax.bar(
-        places,
-        means,
-        width * 0.92,
-        yerr=[below, above],
-        ecolor=INK,
-        error_kw={"elinewidth": 0.8},
-        **look,
-    )
-
-
-def _lines(ax: Any, found: Sequence[Result | None], places: Sequence[float], **look) -> None:
-    "Draw a reference as a short line across each group"
-    for r, x in zip(found, places):
-        if r and not math.isnan(r.mean):
-            ax.plot([x - 0.45, x + 0.45], [r.mean] * 2, color=INK, lw=1.2, **look)
+_NOTHING = Result("", "", "", 0, math.nan, math.nan, math.nan)
 
 # %% ../../nbs/evaluation/02_figures.ipynb #smooth
 def _smooth(

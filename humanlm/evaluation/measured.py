@@ -4,14 +4,14 @@
 
 # %% auto #0
 __all__ = ['ALL', 'BITS', 'UNREAD', 'AUC', 'SAYS', 'TABLES', 'Result', 'PairedDifference', 'level_intervals', 'result_rows',
-           'Importance', 'importance_rows', 'results_table', 'means_table', 'metrics_table', 'paired_table',
-           'Measurement', 'save_measured', 'load_measured', 'score_table', 'Results', 'results', 'save_results',
-           'load_results', 'bits_tables', 'unmeasured']
+           'Importance', 'importance_rows', 'results_table', 'means_table', 'metrics_table', 'differences_table',
+           'paired_table', 'Measurement', 'save_measured', 'load_measured', 'score_table', 'Results', 'results',
+           'save_results', 'load_results', 'bits_tables', 'unmeasured']
 
 # %% ../../nbs/evaluation/01_measured.ipynb #exported-imports
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -268,32 +268,40 @@ def metrics_table(
     return "\n\n".join([*(results_table(rows, metric) for metric in metrics[:1]), *others])
 
 # %% ../../nbs/evaluation/01_measured.ipynb #paired_table
+def differences_table(
+    pairs: Sequence[PairedDifference],  # shown; p values are adjusted for all
+    title: Callable[[str], str] = str,  # of a metric
+    form: str = "+.2f",
+) -> Table:
+    "Show differences: a line per metric, pair of models and part"
+    parted = any(p.level != ALL for p in pairs)
+    tested = any(number_text(value) != "–" for p in pairs for value in (p.p, p.effect))
+
+    def line(p, adjusted):
+        return [
+            f"{shorten(p.a, 40)} − {shorten(p.b, 40)}",
+            title(p.metric),
+            *([p.level] if parted else []),
+            p.n,
+            number_text(p.diff, form),
+            range_text(p.low, p.high, form),
+            number_text(detectable(p.low, p.high), form.lstrip("+")),
+            *([p_text(adjusted), number_text(p.effect, "+.2f")] if tested else []),
+        ]
+
+    heads = ["models", "metric", *(["part"] if parted else []), "n", "difference"]
+    heads += ["95 % interval", "could see"]
+    heads += [holm_head("Wilcoxon p", len(pairs)), "effect"] if tested else []
+    return Table(heads, [line(*row) for row in zip(pairs, holm([p.p for p in pairs]))])
+
+
 def paired_table(
     pairs: Sequence[PairedDifference],  # of any metrics and levels
     most: int | None = None,  # lines; p values are adjusted for all
 ) -> str:  # markdown
     "Show differences over all levels: a line per metric and pair of models"
-    shown = [p for p in pairs if p.level == ALL]
-    tested = any(number_text(value) != "–" for p in shown for value in (p.p, p.effect))
-
-    def line(p, adjusted):
-        test = [p_text(adjusted), number_text(p.effect, "+.2f")] if tested else []
-        numbers = number_text(p.diff, "+.2f"), range_text(p.low, p.high, "+.2f")
-        seen = number_text(detectable(p.low, p.high))
-        return [f"{shorten(p.a, 40)} − {shorten(p.b, 40)}", p.metric, p.n, *numbers, seen, *test]
-
-    head = [
-        "models",
-        "metric",
-        "n",
-        "difference",
-        "95 % interval",
-        "could see",
-        *([holm_head("Wilcoxon p", len(shown)), "effect"] if tested else []),
-    ]
-    return Table(
-        head, [line(*found) for found in list(zip(shown, holm([p.p for p in shown])))[:most]]
-    ).markdown()
+    table = differences_table([p for p in pairs if p.level == ALL])
+    return table._replace(rows=table.rows[:most]).markdown()
 
 # %% ../../nbs/evaluation/01_measured.ipynb #Measurement
 class Measurement(NamedTuple):

@@ -19,7 +19,7 @@ from ..clients.ledger import Ledger
 from ..core.basics import DataError, HumanLMError, atomic_write, grown_rows, shorten
 from ..core.config import read_yaml
 from ..core.html import Html, Table, figure_html, fold, markdown_html, no_pictures, page, tag
-from ..core.stats import detectable, holm, holm_head, number_text, p_text, range_text
+from ..core.stats import number_text, range_text
 from ..data.trajectory import Trajectory, load_trajectories
 from ..data.viz import group_html, score_style, spread
 from humanlm.evaluation.figures import (
@@ -36,6 +36,7 @@ from humanlm.evaluation.measured import (
     Result,
     Results,
     bits_tables,
+    differences_table,
     load_results,
     unmeasured,
 )
@@ -154,37 +155,7 @@ def _mean_cell(r: Result | None, n: int) -> Html:
 # %% ../../nbs/evaluation/03_report.ipynb #paired_html
 def paired_html(pairs: Sequence[PairedDifference], names: Names = Names()) -> Html:
     "Show paired differences by metric"
-    parted = any(p.level != ALL for p in pairs)
-    heads = (
-        "difference",
-        *([names.part] if parted else []),
-        "n",
-        "mean",
-        "95 % interval",
-        "could see",
-        holm_head("Wilcoxon p", len(pairs)),
-        "effect",
-    )
-    lines, adjusted = [], dict(zip(pairs, holm([p.p for p in pairs])))
-    for metric in dict.fromkeys(p.metric for p in pairs):
-        own = [p for p in reversed(pairs) if p.metric == metric]
-        lines.append([tag("th", names.title(metric), colspan=len(heads))])
-        lines += [_pair_line(p, parted, adjusted[p]) for p in own]
-    return Table(heads, lines, "l").html("pairs")
-
-
-def _pair_line(p: PairedDifference, parted: bool, adjusted: float) -> list[object]:
-    "Give the cells of one difference"
-    tested = p_text(adjusted), number_text(p.effect, "+.2f")
-    return [
-        f"{shorten(p.a, 40)} − {shorten(p.b, 40)}",
-        *([p.level] if parted else []),
-        p.n,
-        tag("b", number_text(p.diff, "+.3f")),
-        range_text(p.low, p.high, "+.3f"),
-        number_text(detectable(p.low, p.high), ".3f"),
-        *tested,
-    ]
+    return differences_table(pairs, names.title, "+.3f").html("pairs")
 
 # %% ../../nbs/evaluation/03_report.ipynb #headline
 def _headline(
@@ -197,26 +168,20 @@ def _headline(
     best = [name for name in shown.models if (name, ALL) in shown.means][-1]
     row, wanted = shown.means[best, ALL], (metric, ALL, {best, names.start})
     said = [f"{best}, {row.n} {names.units}", f"95\u00a0% interval {range_text(row.low, row.high)}"]
-    said += [
-        _gain(p, best, names.start)
-        for p in results.paired
-        if (p.metric, p.level, {p.a, p.b}) == wanted
-    ]
-    marks = [(name, shown.means.get((name, ALL))) for name in shown.references]
+    for p in results.paired:
+        if (p.metric, p.level, {p.a, p.b}) == wanted:  # told from the side of the best
+            sign = 1 if p.a == best else -1
+            diff, *ends = (sign * p.diff, *sorted((sign * p.low, sign * p.high)))
+            low, high = (number_text(x, "+.2f") for x in ends)
+            said.append(
+                f"{number_text(diff, '+.2f')} against {names.start} ({low}\u00a0to\u00a0{high})"
+            )
+    marks = {name: mark for name in shown.references if (mark := shown.means.get((name, ALL)))}
     beside = [
         f"{name}\u00a0{number_text(mark.mean)}{f' (n {mark.n})' if mark.n < row.n else ''}"
-        for name, mark in marks
-        if mark
+        for name, mark in marks.items()
     ]
     return number_text(row.mean), said + ([", ".join(beside)] if beside else [])
-
-
-def _gain(p: PairedDifference, best: str, start: str) -> str:
-    "Say a paired difference the way round that the headline needs it"
-    sign = 1 if p.a == best else -1
-    low, high = sorted((sign * p.low, sign * p.high))
-    diff, low, high = (number_text(x, "+.2f") for x in (sign * p.diff, low, high))
-    return f"{diff} against {start} ({low}\u00a0to\u00a0{high})"
 
 # %% ../../nbs/evaluation/03_report.ipynb #first_screen
 def _aside(metric: str) -> bool:
@@ -230,31 +195,22 @@ def first_screen(
     names: Names = Names(),
 ) -> Html:
     "Show what the run was, its headline numbers, and what is missing"
-    state = run.record.get("state")
-    said = [
-        *said,
-        *(
-            [f"This run is not finished (state: {state})."]
-            if state not in (None, "finished")
-            else []
-        ),
-    ]
+    lines, state = list(said), run.record.get("state")
+    if state not in (None, "finished"):
+        lines.append(f"This run is not finished (state: {state}).")
     trained = (r for r in run.results.rows if r.level == ALL and r.model not in names.references)
-    metrics = dict.fromkeys(r.metric for r in trained if not _aside(r.metric))
-    cards = [
-        _card(names.title(metric), *_headline(run.results, metric, names)) for metric in metrics
+    cards = []
+    for metric in dict.fromkeys(r.metric for r in trained if not _aside(r.metric)):
+        mean, more = _headline(run.results, metric, names)
+        cards.append(tag("div", names.title(metric), tag("b", mean), tag("br").join(more)))
+    parts = [
+        tag("div", *(tag("p", line) for line in lines), class_="plain") if lines else "",
+        tag("div", *cards, class_="headlines") if cards else "",
     ]
-    gone = (
-        tag("p", "Missing from this run:") + tag("ul", *(tag("li", line) for line in run.missing))
-        if run.missing
-        else ""
-    )
-    plain = tag("div", *(tag("p", line) for line in said), class_="plain") if said else ""
-    return Html().join([plain, tag("div", *cards, class_="headlines") if cards else "", gone])
-
-
-def _card(title: str, mean: str, said: Sequence[str]) -> Html:
-    return tag("div", title, tag("b", mean), tag("br").join(said))
+    if run.missing:
+        parts.append(tag("p", "Missing from this run:"))
+        parts.append(tag("ul", *(tag("li", line) for line in run.missing)))
+    return Html().join(parts)
 
 # %% ../../nbs/evaluation/03_report.ipynb #missing
 def missing(what: str) -> Html:
@@ -394,67 +350,32 @@ def _groups_html(samples: Sequence[Trajectory]) -> Html:
         for step in spread(sorted(found), 3)
     )
 
-# %% ../../nbs/evaluation/03_report.ipynb #times_html
-def _times_html(
-    seconds: Mapping[str, float],  # stage → wall time
-) -> Html:
-    "Show wall time per stage"
-    if not seconds:
-        return missing("No wall times.")
-    lines = [
-        [tag("th", name), f"{s:,.1f} s"]
-        for name, s in (*seconds.items(), ("all", sum(seconds.values())))
-    ]
-    return Table(("stage", "wall time"), lines, "lr").html()
+# %% ../../nbs/evaluation/03_report.ipynb #run_section
+UNSAID = ("name", "schema_version")  # of the record: the first is the title of the page
 
 
-def _facts_html(
-    record: Mapping[str, Any],  # run.json
-) -> Html:
-    "Show seed, fingerprints, commit, machine and versions"
+def _run_section(run: RunFolder) -> Html:
+    "Show wall time, cost, seed, versions, settings and data card"
+    record, ledger, yaml = run.record, run.record.get("ledger"), run.folder / "config.yaml"
+    seconds = record.get("seconds") or {}
     facts = {
         name.replace("_", " "): value
         for name, value in record.items()
         if isinstance(value, (str, int, float)) and name not in UNSAID
     }
     facts |= record.get("machine") or {}
-    facts |= {
-        f"{name} version": version for name, version in (record.get("versions") or {}).items()
-    }
+    facts |= {f"{name} version": text for name, text in (record.get("versions") or {}).items()}
+    facts |= {f"wall time of {name}": f"{s:,.1f} s" for name, s in seconds.items()}
     lines = [[tag("th", name), shorten(value, 120)] for name, value in facts.items()]
-    return (
-        Table(("what", "value"), lines, "l").html()
-        if lines
-        else missing("No record of versions and seed.")
-    )
-
-
-UNSAID = ("name", "schema_version")  # of the record: the first is the title of the page
-
-# %% ../../nbs/evaluation/03_report.ipynb #run_section
-def _run_section(run: RunFolder) -> Html:
-    "Show wall time, cost, versions, settings and data card"
-    ledger, yaml = run.record.get("ledger"), run.folder / "config.yaml"
-    cost = (
-        tag("h3", "Calls to models") + markdown_html(Ledger.from_dict(ledger)._repr_markdown_())
-        if ledger
-        else ""
-    )
-    settings = (
-        tag("pre", yaml.read_text("utf-8", "replace")) if yaml.exists() else missing("No settings.")
-    )
-    card = markdown_html(run.card) or missing("No data card.")
-    return Html().join(
-        [
-            tag("h3", "Wall time"),
-            _times_html(run.record.get("seconds") or {}),
-            cost,
-            tag("h3", "Record"),
-            _facts_html(run.record),
-            fold("Settings, resolved", settings),
-            fold("Data card", card),
-        ]
-    )
+    parts = [
+        Table(("what", "value"), lines, "l").html() if lines else missing("No record of this run.")
+    ]
+    if ledger:
+        costs = markdown_html(Ledger.from_dict(ledger)._repr_markdown_())
+        parts += [tag("h3", "Calls to models"), costs]
+    settings = tag("pre", yaml.read_text("utf-8", "replace")) if yaml.exists() else "No settings."
+    parts.append(fold("Settings, resolved", settings))
+    return Html().join([*parts, fold("Data card", markdown_html(run.card) or "No data card.")])
 
 # %% ../../nbs/evaluation/03_report.ipynb #write_report
 Section = tuple[str, str, Callable[[RunFolder], Html]]  # title, the line below it, what draws it

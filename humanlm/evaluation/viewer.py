@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 
 from ..core.basics import DataError, shorten
 from ..core.html import Html, Table, escape, fold, page, tag
+from ..core.stats import number_text
 from ..core.web import LOCAL, WebError, answer, web_app
 from ..data.index import Choice, Listed, Records, run_records
 from ..data.records import Example, from_dict
@@ -41,42 +42,34 @@ class _Shown(NamedTuple):
     start: str = ""  # where the list begins
     at: str = ""  # which record is open
     colour: str = ""  # of tokens
+    linked: bool = True  # whether links lead anywhere; no part of an address
 
     @classmethod
     def read(cls, query: Mapping[str, str]) -> "_Shown":
         "Read an address; what does not belong there is left out"
-        return cls(
-            **{name: query[name][:_LONGEST].strip() for name in cls._fields if name in query}
-        )
+        names = [name for name in cls._fields[:-1] if name in query]
+        return cls()._replace(**{name: query[name][:_LONGEST].strip() for name in names})
+
+    def link(self, **changes: Any) -> str:
+        "Return the address of this page with some changes; empty in a notebook"
+        fields = dict(zip(self._fields, self._replace(**changes)[:-1]))
+        filled = {name: value for name, value in fields.items() if value}
+        return "/?" + urlencode(filled, errors="replace") if self.linked else ""
 
     @property
-    def address(self) -> str:
-        return "/?" + urlencode(
-            {name: value for name, value in self._asdict().items() if value}, errors="replace"
-        )
+    def other(self) -> "_Shown":
+        return self._replace(of=self.beside, beside=self.of)
 
     @property
     def choice(self) -> Choice:
-        "Which records are wanted; `DataError` where a number is none"
+        "Return which records are wanted; `DataError` where a number is none"
+        try:
+            bounds = float(self.low or "-inf"), float(self.high or "inf")
+        except ValueError as e:
+            raise DataError(f"{shorten(e, 80)}. Give a number, or leave low and high empty.") from e
         return Choice(
-            self.search,
-            self.step,
-            self.level,
-            self.group,
-            self.status,
-            self.number,
-            _number(self.low, "low", "-inf"),
-            _number(self.high, "high", "inf"),
+            self.search, self.step, self.level, self.group, self.status, self.number, *bounds
         )
-
-
-def _number(text: str, name: str, empty: str) -> float:
-    try:
-        return float(text or empty)
-    except ValueError as e:
-        raise DataError(
-            f"{name} is {shorten(text, 40)!r}. Give a number, or leave it empty."
-        ) from e
 
 # %% ../../nbs/evaluation/08_viewer.ipynb #item_html
 CSS = """
@@ -127,32 +120,14 @@ def _marks(row: Listed, number: str) -> Html:
         if name in (number, "advantage")
         or (not number and (_is_score(name) or name.startswith("reward")))
     ]
-    some = (names if any(name != "advantage" for name in names) else [*names, *row.numbers])[:4]
 
     def mark(name):
-        value = row.numbers[name]
-        short = name.removeprefix("scores ").removesuffix(" value")
-        told = (
-            f"no {short}"
-            if value != value
-            else f"{name} {value:+.2f}"
-            if name == "advantage"
-            else f"{short} {value:.3g}"
-        )
-        colour, alpha = "33,102,172" if value > 0 else "178,24,43", min(1.0, abs(value) / 2) / 2
-        pushed = f"background:rgba({colour},{alpha:.2f})"
-        return tag(
-            "span",
-            shorten(told, 60),
-            class_="mark",
-            style=pushed
-            if name == "advantage"
-            else score_style(value)
-            if _is_score(name) and 0 <= value <= 1
-            else "",
-        )
+        value, short = row.numbers[name], name.removeprefix("scores ").removesuffix(" value")
+        style = score_style(value) if _is_score(name) and 0 <= value <= 1 else ""
+        told = f"{short} {number_text(value, '.3g')}"
+        return tag("span", shorten(told, 60), class_="mark", style=style)
 
-    return Html().join(map(mark, dict.fromkeys(some)))
+    return Html().join(map(mark, (names or [*row.numbers])[:4]))
 
 
 def _is_score(name: str) -> bool:  # not a penalty, a spread, a reward or a rate
@@ -160,11 +135,11 @@ def _is_score(name: str) -> bool:  # not a penalty, a spread, a reward or a rate
     return words[0] in ("score", "scores") and words[-1] not in ("penalty", "spread")
 
 
-def _item_html(row: Listed | None, shown: _Shown, href: str = "", here: bool = False) -> Html:
+def _item_html(row: Listed | None, shown: _Shown, here: bool = False) -> Html:
     "Show a line of a list"
     if row is None:
         return tag("div", tag("i", "nothing for this row"), class_="item soft")
-    told = [
+    facts = [
         f"{name} {value}" if name in ("step", "group") else value
         for name, value in row.facts.items()
         if value
@@ -172,28 +147,28 @@ def _item_html(row: Listed | None, shown: _Shown, href: str = "", here: bool = F
     head = tag(
         "div",
         tag("b", shorten(row.key, 60)) if row.key else "",
-        *(tag("span", shorten(word, 40)) for word in told),
+        *(tag("span", shorten(word, 40)) for word in facts),
         _marks(row, shown.number),
         class_="head",
     )
     return tag(
-        "a" if href else "div",
+        "a" if shown.linked else "div",
         head,
         tag("div", row.text.strip() or tag("i", "nothing"), class_="said"),
         class_="item here" if here else "item",
-        href=href,
+        href=shown.link(at=row.at),
     )
 
 # %% ../../nbs/evaluation/08_viewer.ipynb #partners
 def _partners(rows: Sequence[Listed], other: Records) -> list[Listed | None]:
     "Find for each record what another source holds for the same row, of the same step if it can"
-    keys, found = frozenset(row.key for row in rows if row.key), []
+    keys, partners = frozenset(row.key for row in rows if row.key), []
     for step in {row.facts.get("step", "") for row in rows if keys}:
-        found += other.find(Choice(step=step, keys=keys), limit=400).rows
-    if left := keys - {row.key for row in found}:
-        found += other.find(Choice(keys=left), limit=400).rows
+        partners += other.find(Choice(step=step, keys=keys), limit=400).rows
+    if left := keys - {row.key for row in partners}:
+        partners += other.find(Choice(keys=left), limit=400).rows
     waiting: dict[str, list[Listed]] = {}
-    for row in found:
+    for row in partners:
         waiting.setdefault(row.key, []).append(row)
     return [waiting[row.key].pop(0) if waiting.get(row.key) else None for row in rows]
 
@@ -201,167 +176,105 @@ def _partners(rows: Sequence[Listed], other: Records) -> list[Listed | None]:
 _PAGE, _LINES = 25, 200  # records of a list, lines of a log
 
 
-def _log_html(rows: Sequence[Listed], shown: _Shown, linked: bool) -> Html:
+def _log_html(rows: Sequence[Listed], shown: _Shown) -> Html:
     "Show records that answer nothing, such as the lines of a log, as a table"
     facts = [*dict.fromkeys(n for row in rows for n, v in row.facts.items() if v != row.text)]
-    numbers = dict.fromkeys(name for row in rows for name in row.numbers if name not in facts)
+    numbers = [*dict.fromkeys(n for row in rows for n in row.numbers if n not in facts)]
 
-    def line(row):
-        href = shown._replace(at=row.at).address if linked else ""
-        told = shorten(row.text, 60) or "open"
-        values = (row.numbers.get(name) for name in numbers)
-        return [
-            tag("a", told, href=href) if href else told,
+    def number(value):
+        if value is None:
+            return ""
+        return f"{value:,.0f}" if value.is_integer() else f"{value:.4g}"
+
+    lines = [
+        [
+            tag("a", shorten(row.text, 60) or "open", href=shown.link(at=row.at)),
             *(row.facts.get(name, "") for name in facts),
-            *(
-                "" if value is None else f"{value:,.0f}" if value.is_integer() else f"{value:.4g}"
-                for value in values
-            ),
+            *(number(row.numbers.get(name)) for name in numbers),
         ]
-
-    return Table(["", *facts, *numbers], [line(row) for row in rows], "lr").html()
-
-
-def _list_html(shown, source, other, linked):
-    "Show the records that fit, beside their partners in another run; lines of a log as a table"
-    found = source[2].find(shown.choice, shown.start, _PAGE)
-    is_log = bool(found.rows) and not any(row.key for row in found.rows)
-    if is_log:
-        found = source[2].find(shown.choice, shown.start, _LINES)
-    faults = (
-        fold(
-            f"{len(found.faults)} could not be read",
-            *(
-                tag("p", shorten(fault, 300), class_="bad")
-                for fault in [*found.faults.values()][:20]
-            ),
-        )
-        if found.faults
-        else ""
-    )
-    items = [
-        _item_html(row, shown, shown._replace(at=row.at).address if linked else "")
-        for row in ([] if is_log else found.rows)
+        for row in rows
     ]
-    if is_log:
-        there = shown._replace(of=shown.beside, beside=shown.of)
-        items = [_log_html(found.rows, shown, linked)]
+    return Table(["", *facts, *numbers], lines, "lr").html()
+
+
+def _list_html(shown: _Shown, records: Records, other: Records | None) -> Html:
+    "Show the records that fit, beside their partners in another run; lines of a log as a table"
+    listed = records.find(shown.choice, shown.start, _PAGE)
+    if listed.rows and not any(row.key for row in listed.rows):
+        listed = records.find(shown.choice, shown.start, _LINES)
+        items = [_log_html(listed.rows, shown)]
         if other:
-            lines = other[2].find(shown.choice, "", _LINES).rows
-            items += [tag("h2", shown.beside), _log_html(lines, there, linked)]
+            lines = other.find(shown.choice, "", _LINES).rows
+            items += [tag("h2", shown.beside), _log_html(lines, shown.other)]
     elif other:
-        pairs = zip(items, _partners(found.rows, other[2]))
-        items = [
-            tag(
-                "div",
-                item,
-                _item_html(
-                    row,
-                    shown,
-                    shown._replace(of=shown.beside, beside=shown.of, at=row.at).address
-                    if row and linked
-                    else "",
-                ),
-                class_="two",
-            )
-            for item, row in pairs
-        ]
-        items.insert(0, tag("div", tag("b", shown.of), tag("b", shown.beside), class_="two"))
-    more = [tag("a", "from the beginning", href=shown._replace(start="").address)] * bool(
-        shown.start
-    ) + [tag("a", "next page", href=shown._replace(start=found.after).address)] * bool(found.after)
+        items = [tag("div", tag("b", shown.of), tag("b", shown.beside), class_="two")]
+        for row, partner in zip(listed.rows, _partners(listed.rows, other)):
+            pair = _item_html(row, shown), _item_html(partner, shown.other)
+            items.append(tag("div", *pair, class_="two"))
+    else:
+        items = [_item_html(row, shown) for row in listed.rows]
+    faults = [tag("p", shorten(why, 300), class_="bad") for why in listed.faults.values()]
+    links = {"from the beginning": shown.start, "next page": listed.after}
+    starts = "", listed.after
     return Html().join(
         [
-            faults,
+            fold(f"{len(faults)} could not be read", *faults[:20]) if faults else "",
             *(items or [tag("p", "Nothing fits this choice.")]),
-            tag("nav", *more) if linked else "",
+            tag(
+                "nav",
+                *(
+                    tag("a", word, href=shown.link(start=start))
+                    for (word, is_there), start in zip(links.items(), starts)
+                    if is_there and shown.linked
+                ),
+            ),
         ]
     )
 
 
-def _siblings_html(records, row, shown, linked):
+def _siblings_html(records: Records, row: Listed, shown: _Shown) -> Html:
     "Show the other samples of a group"
     if "group" not in row.facts or "step" not in row.facts:
         return Html()
-    step, group = row.facts["step"], row.facts["group"]
-    found = records.find(
-        Choice(step=step, group=group, keys=frozenset((row.key,))),
-        row.at.partition(":")[0] + ":0" if ":" in row.at else "",
-        64,
-    ).rows
-    items = (
-        _item_html(
-            each, shown, shown._replace(at=each.at).address if linked else "", each.at == row.at
-        )
-        for each in found
-    )
-    return (
-        tag("h2", "The group: samples of one prompt, compared with each other") + Html().join(items)
-        if len(found) > 1
-        else Html()
-    )
+    choice = Choice(step=row.facts["step"], group=row.facts["group"], keys=frozenset((row.key,)))
+    rows = records.find(choice, row.at.partition(":")[0] + ":0" if ":" in row.at else "", 64).rows
+    title = tag("h2", "The group: samples of one prompt, compared with each other")
+    items = [_item_html(each, shown, each.at == row.at) for each in rows]
+    return title + Html().join(items) if len(rows) > 1 else Html()
 
 
-def _record_html(viewer, source, at, shown, linked):
-    "Show one record under what it answers: a trajectory with its tokens, or any object"
-    place, part, record = *source[:2], source[2].read(at)
-    more = viewer.also(record) if viewer.also else ""
-    if not isinstance(record, Trajectory):
-        known = viewer._example(place, str(record.get("example_id", "")))
-        return Html().join(
-            [
-                fold("persona, context and reply", example_html(known)) if known else "",
-                record_html(record, (known and known.states) or {}),
-                more,
-            ]
-        )
-    text, known = (
-        token_text(place, part.rpartition("/")[2]),
-        viewer._example(place, record.example_id),
-    )
-    prompt = "".join(map(text, record.prompt_ids[:6000])) if text else ""
-    about = fold("persona, context and reply", example_html(known)) if known else ""
-    asked = (
-        fold(
-            f"prompt, {len(record.prompt_ids):,} tokens",
-            tag("div", cut(prompt, 12_000), class_="said"),
-        )
-        if prompt
-        else ""
-    )
-    colours = token_colours(record) if text and len(record.mask) else []
+def _trajectory_html(t: Trajectory, place: Path, part: str, truth: dict, shown: _Shown) -> Html:
+    "Show a sample with its prompt and its tokens"
+    text = token_text(place, part.rpartition("/")[2])
+    colours = token_colours(t) if text and len(t.mask) else []
     colour = shown.colour if shown.colour in colours else "advantage"
+    facts = {"step": t.step, "group": t.group, "level": t.level, "user": t.user_id}
+    head = " · ".join(f"{name} {shorten(str(x), 60)}" for name, x in facts.items() if x != "")
+    prompt = cut("".join(map(text, t.prompt_ids[:6000])), 12_000) if text else ""
     choose = (
-        tag("b", name)
-        if name == colour
-        else tag("a", name, href=shown._replace(at=at, colour=name).address)
+        tag("b", name) if name == colour else tag("a", name, href=shown.link(colour=name))
         for name in colours
-    )
-    facts = {
-        "step": str(record.step),
-        "group": str(record.group),
-        "level": record.level,
-        "user": record.user_id,
-    }
-    head = tag(
-        "p",
-        tag(
-            "small",
-            " · ".join(f"{name} {shorten(value, 60)}" for name, value in facts.items() if value),
-        ),
     )
     return Html().join(
         [
-            head,
-            about,
-            asked,
-            tag("nav", "tokens by", *choose) if linked and len(colours) > 1 else "",
-            rollout_html(record, text, colour, (known and known.states) or {}),
-            more,
+            tag("p", tag("small", head)),
+            fold(f"prompt, {len(t.prompt_ids):,} tokens", tag("div", prompt, class_="said"))
+            if prompt
+            else "",
+            tag("nav", "tokens by", *choose) if shown.linked and len(colours) > 1 else "",
+            rollout_html(t, text, colour, truth),
         ]
     )
 
 # %% ../../nbs/evaluation/08_viewer.ipynb #RunViewer
+class _Source(NamedTuple):
+    "Records of one kind of one run"
+
+    place: Path  # of the run
+    part: str
+    records: Records
+
+
 class RunViewer:
     "Runs, folders of trajectories or contexts, or files of records, on a page; `.app()` serves it"
 
@@ -375,129 +288,91 @@ class RunViewer:
             name if names.count(name) == 1 else str(place): Path(place)
             for name, place in zip(names, places)
         }
-        self.also, self.known = (
-            also,
-            {},
-        )  # (place, part) → its records, which remember the files that they opened
-        for place in self.places.values():
-            run_records(place)
+        self.also = also
+        self.opened: dict[str, Records] = {}  # they remember the files that they have read
+        self.sources()
 
-    def sources(self) -> dict[str, tuple[Path, str, Records]]:  # "run: part" → run, part, records
-        "Give what there is to show now"
-        found = {
-            f"{run}: {name}": (place, name, records)
-            for run, place in self.places.items()
-            for name, records in run_records(place).items()
-        }
+    def sources(self) -> dict[str, _Source]:  # by "run: part"
+        "Return what there is to show now"
         return {
-            key: (place, name, self.known.setdefault(key, records))
-            for key, (place, name, records) in found.items()
+            (key := f"{run}: {part}"): _Source(place, part, self.opened.setdefault(key, records))
+            for run, place in self.places.items()
+            for part, records in run_records(place).items()
         }
 
-    def html(
-        self, shown: _Shown = _Shown(), linked: bool = True
-    ) -> Html:  # linked: whether its links lead anywhere
+    def html(self, shown: _Shown = _Shown()) -> Html:
         "Show a list, or the record that is open"
         sources = self.sources()
         if not sources:
             return tag("p", "No records yet. Reload when the run has written some.")
+        shown = shown._replace(of=shown.of or next(iter(sources)))
         for name in filter(None, (shown.of, shown.beside)):
             if name not in sources:
                 raise DataError(f"There is no {shorten(name, 80)!r} here. Choose from the menu.")
-        of, draw = shown.of or next(iter(sources)), self._record if shown.at else _list_html
-        return tag(
-            "div", draw(shown, sources[of], sources.get(shown.beside), linked), class_="viewer"
-        )
+        source, other = sources[shown.of], sources.get(shown.beside)
+        if shown.at:
+            body = self._opened(shown, source, other)
+        else:
+            body = _list_html(shown, source.records, other and other.records)
+        return tag("div", body, class_="viewer")
 
-    def _record(self, shown, source, other, linked) -> Html:
-        listed = source[2].find(Choice(), shown.at, 1).rows
-        following = source[2].find(shown.choice, shown.at, 2).rows
-        row = listed[0] if listed else None
-        links = {
-            "list": shown._replace(at=""),
-            **(
-                {"next": shown._replace(at=following[-1].at)}
-                if following and following[-1].at != shown.at
-                else {}
-            ),
-        }
-        parts = [
-            tag("nav", *(tag("a", word, href=to.address) for word, to in links.items()))
-            if linked
-            else "",
-            tag("h2", shorten((row and (row.key or row.text)) or shown.at, 120)),
-        ]
-        view = self.record(source, shown.at, shown, linked)
-        if not other or row is None:
-            return Html().join(
-                [*parts, view, _siblings_html(source[2], row, shown, linked) if row else ""]
-            )
-        [partner] = _partners([row], other[2])
-        beside = (
-            self.record(other, partner.at, shown, linked) if partner else _item_html(None, shown)
-        )
+    def _opened(self, shown: _Shown, source: _Source, other: _Source | None) -> Html:
+        "Show a record with what belongs to it: its group, or its partner in another run"
+        row = next(iter(source.records.find(Choice(), shown.at, 1).rows), None)
+        following = source.records.find(shown.choice, shown.at, 2).rows
+        links = {"list": shown.link(at="")}
+        if following and following[-1].at != shown.at:
+            links["next"] = shown.link(at=following[-1].at)
+        nav = tag("nav", *(tag("a", word, href=to) for word, to in links.items()))
+        title = tag("h2", shorten((row and (row.key or row.text)) or shown.at, 120))
+        view = self.record(source, shown)
+        if row is None or not other:
+            group = _siblings_html(source.records, row, shown) if row else Html()
+            return Html().join([nav if shown.linked else "", title, view, group])
+        [partner] = _partners([row], other.records)
+        beside = _item_html(None, shown)
+        if partner:
+            beside = self.record(other, shown.other._replace(at=partner.at))
+        sides = (tag("div", tag("h2", shown.of), view), tag("div", tag("h2", shown.beside), beside))
+        return Html().join([nav if shown.linked else "", title, tag("div", *sides, class_="two")])
+
+    def record(self, source: _Source, shown: _Shown) -> Html:
+        "Show one record under what it answers: persona, context and the real reply"
+        record = source.records.read(shown.at)
+        is_sample = isinstance(record, Trajectory)
+        id = record.example_id if is_sample else str(record.get("example_id", ""))
+        example = self._example(source.place, id)
+        truth = (example and example.states) or {}
         return Html().join(
             [
-                *parts,
-                tag(
-                    "div",
-                    tag("div", tag("h2", shown.of), view),
-                    tag("div", tag("h2", shown.beside), beside),
-                    class_="two",
-                ),
+                fold("persona, context and reply", example_html(example)) if example else "",
+                _trajectory_html(record, source.place, source.part, truth, shown)
+                if is_sample
+                else record_html(record, truth),
+                self.also(record) if self.also else "",
             ]
         )
 
-    def record(
-        self,
-        source: tuple[Path, str, Records],
-        at: str,
-        shown: _Shown = _Shown(),
-        linked: bool = False,
-    ) -> Html:
-        return _record_html(self, source, at, shown, linked)
-
     def _example(self, place: Path, id: str) -> Example | None:
         "Find what was answered, where the run keeps it"
-        records = self.sources().get(
-            next((f"{run}: examples" for run, own in self.places.items() if own == place), "")
-        )
-        found = (
-            records[2].find(Choice(keys=frozenset((id,))), limit=1).rows if records and id else []
-        )
-        return (
-            from_dict(
-                Example,
-                records[2].read(found[0].at),
-                f"{place / 'examples.jsonl'}, byte {found[0].at}",
-            )
-            if records and found
-            else None
-        )
+        for source in self.sources().values():
+            if id and source.place == place and source.part == "examples":
+                for row in source.records.find(Choice(keys=frozenset((id,))), limit=1).rows:
+                    return from_dict(Example, source.records.read(row.at), f"{place}, {row.at}")
 
     def _repr_html_(self) -> str:
-        return (tag("style", Html(CSS)) + self.html(linked=False))._repr_html_()
+        return (tag("style", Html(CSS)) + self.html(_Shown(linked=False)))._repr_html_()
 
     def page(self, query: Mapping[str, str]) -> str:
-        "Give the whole page of an address"
+        "Return the whole page of an address"
         shown, sources = _Shown.read(query), self.sources()
         shown = shown._replace(of=shown.of or next(iter(sources), ""))
-        form = _form(
-            shown,
-            list(sources),
-            sources[shown.of][2].menu(shown.step) if shown.of in sources else {},
-        )
+        menu = sources[shown.of].records.menu(shown.step) if shown.of in sources else {}
+        form = _form(shown, list(sources), menu)
         title = shorten(" and ".join(self.places), 120)
+        head = tag("h1", title), fold("choose other records", form) if shown.at else form
         return page(
-            f"{title}: viewer",
-            tag(
-                "div",
-                tag("h1", title),
-                fold("choose other records", form) if shown.at else form,
-                class_="viewer",
-            ),
-            self.html(shown),
-            css=CSS,
+            f"{title}: viewer", tag("div", *head, class_="viewer"), self.html(shown), css=CSS
         )
 
     def app(self) -> Any:  # an ASGI application
@@ -512,80 +387,48 @@ class RunViewer:
                     raise WebError(str(e), 404) from e
 
         def refused(e):
-            return answer(
-                page(
-                    "Not shown",
-                    tag(
-                        "div",
-                        tag("nav", tag("a", "start again", href="/")),
-                        tag("h1", "This cannot be shown"),
-                        tag("p", str(e)),
-                        class_="viewer",
-                    ),
-                    css=CSS,
-                ),
-                status=e.status,
-            )
+            back = tag("nav", tag("a", "start again", href="/"))
+            said = tag("h1", "This cannot be shown"), tag("p", str(e))
+            body = page("Not shown", tag("div", back, *said, class_="viewer"), css=CSS)
+            return answer(body, status=e.status)
 
         return web_app({"GET /": shown}, refused, LOCAL)
 
 # %% ../../nbs/evaluation/08_viewer.ipynb #form
-def _options(
-    name: str,
-    chosen: str,
-    options: Sequence[str],
-    empty: str = "all",
-    wide: bool = False,
-    label: str = "",
-) -> Html:
-    "Make a menu; what is chosen is offered even where it is not known"
-    every = [
-        *([""] if empty else []),
-        *options,
-        *([chosen] if chosen and chosen not in options else []),
-    ]
-    made = (
-        Html(f'<option value="{escape(value)}"{" selected" if value == chosen else ""}>')
-        + (shorten(value, 80) or empty)
-        + Html("</option>")
-        for value in every
-    )
-    return tag(
-        "label", label or name, tag("select", *made, name_=name), class_="wide" if wide else ""
-    )
-
-
 def _form(shown: _Shown, sources: Sequence[str], menu: Mapping[str, Sequence[str]]) -> Html:
-    "Make the form"
+    "Make the form: plain HTML, which the browser turns into an address"
 
-    def field(name, about, wide=False):
-        return tag(
-            "label",
-            name,
-            tag(
-                "input",
-                name_=name,
-                value=getattr(shown, name),
-                placeholder=about,
-                maxlength=_LONGEST,
-            ),
-            class_="wide" if wide else "",
+    def field(name, inside, wide=False):
+        return tag("label", name, inside, class_="wide" if wide else "")
+
+    def choose(name, options, empty="all", wide=False):
+        chosen = getattr(shown, name)  # offered even where it is not known
+        values = dict.fromkeys([*([""] if empty else []), *options, chosen])
+        made = (
+            Html(f'<option value="{escape(value)}"{" selected" if value == chosen else ""}>')
+            + (shorten(value, 80) or empty)
+            + Html("</option>")
+            for value in values
         )
+        return field(name, tag("select", *made, name_=name), wide)
 
-    menus = (
-        _options(name, getattr(shown, name), menu.get(name, ())) for name in ("level", "status")
-    )
+    def write(name, about, wide=False):
+        value = getattr(shown, name)
+        box = tag("input", name_=name, value=value, placeholder=about, maxlength=_LONGEST)
+        return field(name, box, wide)
+
     return tag(
         "form",
-        _options("of", shown.of, sources, "", True, "records"),
-        _options("beside", shown.beside, sources, "nothing", True),
-        field("search", "in every text", True),
-        field("step", "any"),
-        field("group", "any"),
-        *menus,
-        _options("number", shown.number, menu.get("number", ()), "–"),
-        field("low", "no limit"),
-        field("high", "no limit"),
+        choose("of", sources, "", True),
+        choose("beside", sources, "nothing", True),
+        write("search", "in every text", True),
+        write("step", "any"),
+        write("group", "any"),
+        choose("level", menu.get("level", ())),
+        choose("status", menu.get("status", ())),
+        choose("number", menu.get("number", ()), "–"),
+        write("low", "no limit"),
+        write("high", "no limit"),
         tag("button", "show"),
         action="/",
         method="get",

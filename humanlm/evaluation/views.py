@@ -15,6 +15,7 @@ from typing import Any
 
 from ..core.basics import DataError, optional, shorten
 from ..core.html import Html, Table, fold, tag
+from ..core.stats import known_mean, number_text
 from ..data.trajectory import Score, Trajectory, Turn
 from ..data.viz import cut, score_mark, token_boxes
 
@@ -28,32 +29,29 @@ def token_colours(t: Trajectory) -> list[str]:
 def _token_values(
     t: Trajectory,
     colour: str = "advantage",  # one of `token_colours`
-) -> list[float]:  # T; nan = none, or not the policy's own
-    "Give each token its number"
-    if colour == "hindsight - plain" and colour in token_colours(t):
-        found = [a - b for a, b in zip(t.signals["hindsight"], t.signals["plain"])]
-    elif colour == "log-probability":
-        found = t.logps or []
+) -> list[float]:  # T; nan = none, or not the policy's token
+    "Return the number of each token"
+    values: Any
+    if colour == "hindsight - plain":
+        values = [a - b for a, b in zip(t.signals["hindsight"], t.signals["plain"])]
     else:
-        found = t.signals.get(colour, t.advantage)
-    values = found if isinstance(found, (list, tuple)) else [found] * len(t.mask)
-    return [x if own else math.nan for x, own in zip(values or [math.nan] * len(t.mask), t.mask)]
+        values = t.logps if colour == "log-probability" else t.signals.get(colour, t.advantage)
+    if not isinstance(values, (list, tuple)):
+        values = [values] * len(t.mask)
+    return [x if mask else math.nan for x, mask in zip(values or t.mask, t.mask)]
 
 # %% ../../nbs/evaluation/07_views.ipynb #token_text
 @lru_cache(maxsize=8)
-def _tokenizer(path: Path, changed: int) -> Callable[[int], str]:
+def _tokenizer(path: Path) -> Callable[[int], str]:
     "Read a tokenizer: a function from an id to the text of that token inside a text"
     tokenizer = optional("tokenizers").Tokenizer.from_file(str(path))
     before = tokenizer.encode("a", add_special_tokens=False).ids
     skip = len(tokenizer.decode(before))
 
-    @lru_cache(maxsize=1 << 16)
     def text(id: int) -> str:
-        return (
-            tokenizer.decode([*before, id], skip_special_tokens=False)[skip:]
-            if 0 <= id < tokenizer.get_vocab_size()
-            else "\ufffd"
-        )
+        if not 0 <= id < tokenizer.get_vocab_size():
+            return "\ufffd"
+        return tokenizer.decode([*before, id], skip_special_tokens=False)[skip:]
 
     return text
 
@@ -61,22 +59,12 @@ def _tokenizer(path: Path, changed: int) -> Callable[[int], str]:
 def token_text(
     run: str | Path,  # its folder
     stage: str = "",  # whose tokenizer is preferred
-) -> Callable[[int], str] | None:  # None: the run keeps none, or `tokenizers` is not installed
-    "Find out what the tokens of a run mean"
+) -> Callable[[int], str] | None:  # None: the run keeps none
+    "Return the function that says what the tokens of a run mean"
     models = Path(run) / "models"
-    found = [
-        models / stage / "tokenizer.json",
-        models / "base" / "tokenizer.json",
-        *sorted(models.glob("*/tokenizer.json")),
-    ]
-    path = next((path for path in found if path.is_file()), None)
-    try:
-        return _tokenizer(path, path.stat().st_mtime_ns) if path else None
-    except Exception as e:  # `tokenizers` raises nothing narrower
-        raise DataError(
-            f"{path} is no tokenizer ({shorten(e)}). Restore it, or move it away to "
-            "read without tokens."
-        ) from e
+    paths = [models / name / "tokenizer.json" for name in (stage, "base")]
+    paths += sorted(models.glob("*/tokenizer.json"))
+    return next((_tokenizer(path) for path in paths if path.is_file()), None)
 
 # %% ../../nbs/evaluation/07_views.ipynb #rollout_html
 _MOST_TOKENS, _MOST_TEXT = 2000, 4000  # of one turn
@@ -90,35 +78,25 @@ def _turn_html(
     most: float,
     text: Callable[[int], str] | None,
 ) -> Html:
-    "Show a turn: the policy's own by tokens, what others said as text"
-    own, shown = slice(*turn.span), t.signals.get("shown", [])
-    ids, n = t.completion_ids[own][:_MOST_TOKENS], len(t.completion_ids[own])
-    about = [f"{n:,} tokens"] * (n > 0) + (
-        [f"reward {turn.reward:+.2f}"] if not math.isnan(turn.reward) else []
-    )
-    head = tag(
-        "div",
-        tag("b", shorten(_ROLES.get(turn.role, turn.role), 60)),
-        " ",
-        tag("small", " · ".join(about), class_="soft"),
-    )
-    if text and any(t.mask[own]):
-        said = token_boxes(
-            [*map(text, ids)],
-            values[own][: len(ids)],
-            most,
-            legend=None,
-            marked=[x > 0 for x in shown[own][: len(ids)]] if shown else (),
+    "Show a turn: the policy's by tokens, what others said as text"
+    part = slice(*turn.span)
+    ids, policy = t.completion_ids[part], any(t.mask[part])
+    about = f"{len(ids):,} tokens" if ids else ""
+    if not math.isnan(turn.reward):
+        about += f" · reward {turn.reward:+.2f}"
+    if text and policy:
+        marked = [x > 0 for x in t.signals.get("shown", [])[part][:_MOST_TOKENS]]
+        tokens = [text(id) for id in ids[:_MOST_TOKENS]]
+        body = token_boxes(tokens, values[part][: len(tokens)], most, legend=None, marked=marked)
+        body += (
+            tag("small", f"{len(ids) - len(tokens):,} tokens more") if ids[_MOST_TOKENS:] else ""
         )
-        said += tag("small", f"{n - len(ids):,} tokens more") if n > len(ids) else ""
     else:
-        said = tag("div", cut(turn.text, _MOST_TEXT) or tag("i", "nothing"), class_="said")
-    return tag(
-        "div",
-        head,
-        said,
-        class_="turn own" if any(t.mask[own]) or turn.role == "policy" else "turn",
-    )
+        body = tag("div", cut(turn.text, _MOST_TEXT) or tag("i", "nothing"), class_="said")
+    head = tag("b", shorten(_ROLES.get(turn.role, turn.role), 60))
+    by_model = policy or turn.role == "policy"
+    head = tag("div", head, " ", tag("small", about, class_="soft"))
+    return tag("div", head, body, class_="turn own" if by_model else "turn")
 
 
 def _level_lines(
@@ -126,20 +104,19 @@ def _level_lines(
 ) -> Html:
     "Show what was said at each level, what is true, and the score with its reason"
     names = dict.fromkeys([*texts, *scores])
-    if not names:
-        return Html()
-    known = any(truth.get(name) for name in names)
     lines = [
         [
             tag("th", shorten(name, 60)),
             tag("div", cut(texts.get(name, ""), 1200), class_="said"),
-            *([cut(truth.get(name) or "", 600)] if known else []),
+            cut(truth.get(name) or "", 600),
             score_mark(scores[name], opened=True) if name in scores else "",
         ]
         for name in names
     ]
-    return Table(("", "said", *(["truth"] if known else []), "score, and why"), lines, "l").html(
-        "levels"
+    return (
+        Table(("", "said", "truth", "score, and why"), lines, "l").html("levels")
+        if lines
+        else Html()
     )
 
 
@@ -154,37 +131,17 @@ def rollout_html(
     values = _token_values(t, colour)
     most = most or max((abs(x) for x in values if x == x), default=0.0) or 1.0
     turns = t.turns or (Turn("policy", t.text, (0, len(t.mask))),)
-    paid = [
-        f"{name} {value:+.2f}" if value == value else f"{name} not known"
-        for name, value in t.rewards.items()
-    ]
-    pushed = (
-        t.advantage
-        if isinstance(t.advantage, (int, float))
-        else math.fsum(t.advantage) / max(1, len(t.advantage))
-    )
-    paid.append(
-        "no advantage"
-        if math.isnan(pushed)
-        else f"advantage {pushed:+.2f}" + " (mean of its tokens)" * isinstance(t.advantage, list)
-    )
-    legend = (
-        tag("small", f"tokens by {colour}") + token_boxes((), (), most, legend="")
-        if text and any(t.mask)
-        else ""
-    )
-    fields = (
-        t.fields if t.scores or len(t.fields) > 1 else {}
-    )  # the only one, without a score, was just read above
-    faults = (
-        tag("ul", *(tag("li", shorten(error, 300)) for error in t.errors), class_="bad")
-        if t.errors
-        else ""
-    )
+    numbers = t.rewards | {"advantage": float(known_mean(t.advantage))}
+    paid = (f"{name} {number_text(value, '+.2f')}" for name, value in numbers.items())
+    legend = Html()
+    if text and any(t.mask):
+        legend = tag("small", f"tokens by {colour}") + token_boxes((), (), most, legend="")
+    # a single field without a score is the text of the turn, shown already
+    fields = t.fields if t.scores or len(t.fields) > 1 else {}
     return Html().join(
         [
-            tag("p", Html(" · ").join([t.parse_status or "not parsed", *paid])),
-            faults,
+            tag("p", " · ".join([t.parse_status or "not parsed", *paid])),
+            tag("ul", *(tag("li", shorten(error, 300)) for error in t.errors), class_="bad"),
             *(_turn_html(turn, t, values, most, text) for turn in turns[:200]),
             legend,
             _level_lines(fields, t.scores, truth),
@@ -197,8 +154,11 @@ def record_html(
     truth: Mapping[str, str] = {},  # level → what is true, as far as it is known
 ) -> Html:
     "Show an evaluated answer by level, anything else by what it holds"
-    if not (isinstance(row.get("texts"), dict) and isinstance(row.get("scores"), dict)):
-        return _value_html(row)
+    try:
+        text = json.dumps(row, indent=1, ensure_ascii=False)
+    except RecursionError:
+        text = "nested too deeply to be shown"
+    whole = tag("div", cut(text, _MOST_TEXT), class_="said")
     try:
         scores = {
             level: Score.from_dict(score, "record")
@@ -207,15 +167,6 @@ def record_html(
             if level in row["texts"]
         }
         lines = _level_lines(row["texts"], scores, truth)
-    except (DataError, AttributeError, TypeError):
-        return _value_html(row)
-    return lines + fold("all that was kept", _value_html(row))
-
-
-def _value_html(value: Any) -> Html:
-    "Show an object of JSON as text"
-    try:
-        text = json.dumps(value, indent=1, ensure_ascii=False)
-    except RecursionError:
-        text = "nested too deeply to be shown"
-    return tag("div", cut(text, _MOST_TEXT), class_="said")
+    except (DataError, KeyError, AttributeError, TypeError):  # no evaluation
+        return whole
+    return lines + fold("all that was kept", whole)

@@ -25,6 +25,7 @@ from humanlm.gyms.protocol import (
     UserRole,
     answer_form,
     idle,
+    make_tasks,
     play_through,
     spoken,
 )
@@ -41,19 +42,14 @@ class _TemplateTask(GymTask):
         return f"Write {self.word} from its last letter to its first."
 
     @property
-    def truth(self) -> str:
-        return self.word[::-1]
-
-    @property
     def secrets(self) -> tuple[str, ...]:
-        return (self.truth,)
+        return (self.word[::-1],)
 
 # %% ../../nbs/gyms/04_conformance.ipynb #TemplateEnvironment
 class _TemplateEnvironment(Environment):
     "Say a word, hear it again, answer"
 
     task: _TemplateTask
-    kinds = ("action", "answer")
     formats = {"action": "anything; the user says it again", "answer": "the word"}
     roles = {
         "echo": UserRole(
@@ -71,30 +67,29 @@ class _TemplateEnvironment(Environment):
         return Feedback(spoken(await self.ask("echo", said=content), most=MAX_CONTENT))
 
     async def on_answer(self, content):
-        said, truth = content.strip().casefold(), self.task.truth.casefold()
-        if not said:
+        answer, truth = content.strip().casefold(), self.task.secrets[0].casefold()
+        if not answer:
             return Feedback("You answered nothing.", fault="format")
-        score = 1.0 if said == truth else 0.7 if truth in said else 0.3
-        return Feedback(
-            "That is it." if score == 1 else "That is not it yet.",
-            self.improved(score),
-            score >= 0.8,
-        )
+        score = 1.0 if answer == truth else 0.7 if truth in answer else 0.3
+        text = "That is it." if score == 1 else "That is not it yet."
+        return Feedback(text, self.improved(score), score >= 0.8)
 
 # %% ../../nbs/gyms/04_conformance.ipynb #template
 def _template_tasks(count: int, seed: int) -> list[_TemplateTask]:
     "Make words, all different"
-    rng, words = random.Random(f"template/{seed}"), {}
-    while len(words) < count:
-        words["".join(rng.choice("bdfgklmnprstv") + rng.choice("aeiou") for _ in range(3))] = None
-    return [_TemplateTask(f"template-{seed}-{n}", word) for n, word in enumerate(words)]
+
+    def draw(rng):
+        pairs = ((rng.choice("bdfgklmnprstv"), rng.choice("aeiou")) for _ in range(3))
+        return ("".join(map("".join, pairs)),)
+
+    return make_tasks("template", count, seed, _TemplateTask, draw)
 
 
 template = Gym(
     "template",
     _TemplateEnvironment,
     _template_tasks,
-    lambda env: ToolCall("answer", env.task.truth),
+    lambda env: ToolCall("answer", env.task.secrets[0]),
     about="Somebody wants a word to be written backwards.",
 )
 
@@ -112,12 +107,8 @@ _ODD = (
     "\x00",
     "<|im_end|>",
     "é" * 50,
-    "{}",
-    '{"name": 1}',
-    "test",
-    "all of them",
-    "a, b",
 )
+_ODD += ("{}", '{"name": 1}', "test", "all of them", "a, b")
 
 
 async def gym_problems(
@@ -127,69 +118,57 @@ async def gym_problems(
     tasks: Sequence[GymTask] | None = None,  # None: of the gym's own making
 ) -> list[str]:
     "Play tasks in all the ways that break gyms; what is wrong, nothing if all is well"
-    config, env = gym.config, gym.environment
-    found = [
-        f"{env.__name__} offers {kind!r} and has no on_{kind}"
-        for kind, handler in env.handlers.items()
+    problems = [
+        f"{gym.environment.__name__} offers {kind!r} and has no on_{kind}"
+        for kind, handler in gym.environment.handlers.items()
         if handler is None
     ]
     if tasks is None:
         tasks = gym.tasks(count, 0)
         if tasks != gym.tasks(count, 0):
-            found.append("tasks: the same seed makes other tasks")
+            problems.append("tasks: the same seed makes other tasks")
         if len({task.id for task in [*tasks, *gym.tasks(count, 1)]}) < 2 * count:
-            found.append("tasks: some have the same id")
-    prompt = gym.system_prompt(config)
+            problems.append("tasks: some have the same id")
     for task in tasks:
-        found += [
-            f"{task.id}: {shorten(secret, 40)!r} stands in what the policy is told"
+        shown = gym.system_prompt() + task.opening
+        each = [
+            f"{shorten(secret, 40)!r} stands in what the policy is told"
             for secret in task.secrets
-            if secret and secret in prompt + task.opening
+            if secret and secret in shown
         ]
-        found += [
-            f"{task.id}: {problem}"
-            for problem in [
-                *await _scripted(gym, task, config),
-                *await _random(gym, task, config, odd // len(tasks)),
-            ]
-        ]
-    return found
+        each += await _scripted(gym, task)
+        each += await _random(gym, task, odd // len(tasks))
+        problems += [f"{task.id}: {problem}" for problem in each]
+    return problems
 
 
-async def _scripted(gym, task, config):
+async def _scripted(gym, task):
+    "Play as the expert, twice, and as somebody who is silent"
     expert, again, lazy = [
-        await play_through(gym.play(task, config, seed=7), player)
+        await play_through(gym.play(task, seed=7), player)
         for player in (gym.expert, gym.expert, idle)
     ]
-    right = math.isclose(gym.score(expert), gym.best(task), abs_tol=1e-6)
-    found = (
-        []
-        if right
-        else [f"the expert scores {gym.score(expert)}, and the best is {gym.best(task)}"]
-    )
+    problems, score, best = [], gym.score(expert), gym.best(task)
+    if not math.isclose(score, best, abs_tol=1e-6):
+        problems.append(f"the expert scores {score}, and the best is {best}")
     if expert.turns != again.turns:
-        found.append("the same calls lead to other turns")
-    if gym.score(lazy) != 0 or lazy.stop != "turn_limit" or len(lazy.turns) != config.max_turns:
-        found.append(
-            f"who is idle scores {gym.score(lazy)} in {len(lazy.turns)} turns ({lazy.stop})"
-        )
-    return found
+        problems.append("the same calls lead to other turns")
+    if (gym.score(lazy), lazy.stop, len(lazy.turns)) != (0, "turn_limit", gym.config.max_turns):
+        turns = f"{len(lazy.turns)} turns ({lazy.stop})"
+        problems.append(f"who is idle scores {gym.score(lazy)} in {turns}")
+    return problems
 
 
-async def _random(gym, task, config, odd):
-    rng, env = random.Random(f"odd/{task.id}"), gym.play(task, config)
-    words = [
-        *_ODD,
-        *task.opening.split()[:20],
-        *(word for secret in task.secrets for word in secret.split()[:5]),
-    ]
+async def _random(gym, task, odd):
+    "Play anything; the first problem"
+    rng, env = random.Random(f"odd/{task.id}"), gym.play(task)
+    secrets = [word for secret in task.secrets for word in secret.split()[:5]]
+    words = [*_ODD, *task.opening.split()[:20], *secrets]
     for _ in range(odd):
         if env.stop:
-            env = gym.play(task, config)
-        call = ToolCall(
-            rng.choice((*env.kinds, *KINDS, "odd")),
-            " ".join(rng.choices(words, k=rng.randint(0, 4))),
-        )
+            env = gym.play(task)
+        text = " ".join(rng.choices(words, k=rng.randint(0, 4)))
+        call = ToolCall(rng.choice((*env.kinds, *KINDS, "odd")), text)
         turn = await env.step(call)
         if env.stop in BROKEN:
             return [f"{call}: {turn.feedback}"]

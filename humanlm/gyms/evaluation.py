@@ -4,14 +4,14 @@
 
 # %% auto #0
 __all__ = ['PLAYERS', 'ChatPlayer', 'episode_messages', 'player_of', 'EpisodeRecord', 'play_tasks', 'load_episodes',
-           'measured_tasks', 'gym_results', 'user_split']
+           'measured_tasks', 'gym_results']
 
 # %% ../../nbs/70_gyms.ipynb #imports
 import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,6 @@ from humanlm.core.basics import (
 )
 from ..core.stats import known_mean
 from ..evaluation.measured import Measurement, Results, results
-from .mistakes import UserMistake, episode_mistakes, split_scores
 from .protocol import BROKEN, Environment, Gym, GymConfig, GymTask, ToolCall, idle
 from .users import player_name
 
@@ -45,47 +44,35 @@ class ChatPlayer:
         system: bool = True,  # tell it in a system message where it is
         **settings,  # further fields of `ChatRequest`: temperature, max_tokens
     ):
-        self.gym, self.client, self.system, self.settings = (
-            gym,
-            client,
-            system,
-            {"max_tokens": 2048, "caller": "policy"} | settings,
-        )
-        self.wrote: Any = WeakKeyDictionary()  # episode → turn → message, as it was written
+        self.gym, self.client, self.system = gym, client, system
+        self.settings = {"max_tokens": 2048, "caller": "policy"} | settings
+        self.texts: Any = WeakKeyDictionary()  # episode → turn → message, as it was written
 
     def messages(self, env: Environment) -> list[dict[str, str]]:
         "Give what the player is told"
-        return episode_messages(self.gym, env, self.wrote.get(env, {}), self.system)
+        return episode_messages(self.gym, env, self.texts.get(env, {}), self.system)
 
     async def __call__(self, env: Environment) -> str:
         "Write the next message"
-        text = (
-            await self.client(
-                ChatRequest(tuple(self.messages(env)), repeat=env.seed, **self.settings)
-            )
-        ).text
-        self.wrote.setdefault(env, {})[len(env.turns)] = text
+        request = ChatRequest(tuple(self.messages(env)), repeat=env.seed, **self.settings)
+        text = (await self.client(request)).text
+        self.texts.setdefault(env, {})[len(env.turns)] = text
         return text
 
 
 def episode_messages(
     gym: Gym,
     env: Environment,
-    wrote: Mapping[int, str] = {},  # turn → message of the policy, where it is known
+    texts: Mapping[int, str] = {},  # turn → message of the policy, where it is known
     system: bool = True,
 ) -> list[dict[str, str]]:  # role and content
     "Write an episode as a conversation, as a policy sees it: feedback and nothing else comes back"
-    said = [{"role": "system", "content": gym.system_prompt(env.config)}] if system else []
-    said.append({"role": "user", "content": env.task.opening})
+    pairs = [("system", gym.system_prompt(env.config))] if system else []
+    pairs.append(("user", env.task.opening))
     for i, turn in enumerate(env.turns):
-        said += [
-            {
-                "role": "assistant",
-                "content": wrote.get(i) or str(ToolCall(turn.kind, turn.content)),
-            },
-            {"role": "user", "content": turn.feedback},
-        ]
-    return said
+        call = str(ToolCall(turn.kind, turn.content))
+        pairs += [("assistant", texts.get(i) or call), ("user", turn.feedback)]
+    return [{"role": role, "content": content} for role, content in pairs]
 
 
 PLAYERS = ("expert", "open-loop", "chance", "idle")
@@ -93,12 +80,8 @@ PLAYERS = ("expert", "open-loop", "chance", "idle")
 
 def player_of(name: str, gym: Gym) -> Callable[[Environment], Any]:
     "Make a player that needs no model"
-    return {
-        "expert": gym.expert,
-        "open-loop": gym.open_loop or idle,
-        "chance": gym.chance(),
-        "idle": idle,
-    }[check_name(name, PLAYERS, "player")]
+    players = (gym.expert, gym.open_loop or idle, gym.chance(), idle)
+    return dict(zip(PLAYERS, players))[check_name(name, PLAYERS, "player")]
 
 # %% ../../nbs/70_gyms.ipynb #EpisodeRecord
 @dataclass(frozen=True)
@@ -114,7 +97,6 @@ class EpisodeRecord:
     best: float  # that could have been reached
     user: str = "rule"
     judge: str = "rule"
-    tags: list[dict] = field(default_factory=list)  # faults of the user: fields of `UserMistake`
     conditions: str = ""  # under which it was played: seed, settings, user, judge
 
     @property
@@ -125,12 +107,8 @@ class EpisodeRecord:
     def rewards(self) -> list[float]:
         return [turn["reward"] for turn in self.turns]
 
-    @property
-    def mistakes(self) -> list[UserMistake]:
-        return [UserMistake(**tag) for tag in self.tags]
-
     @classmethod
-    def of(cls, gym: Gym, env: Environment, copy: int = 0) -> "EpisodeRecord":
+    def of(cls, gym: Gym, env: Environment, copy: int = 0, conditions: str = "") -> "EpisodeRecord":
         "Make the record of an episode that has ended"
         if not env.stop:
             raise DataError(f"The episode of {env.task.id} is still going on. Play it to its end.")
@@ -142,9 +120,9 @@ class EpisodeRecord:
             env.stop,
             math.nan if env.stop in BROKEN else gym.score(env),
             gym.best(env.task),
-            tags=[mistake._asdict() for mistake in episode_mistakes(env)],
-            user=player_name(env.user),
-            judge=player_name(env.judge),
+            player_name(env.user),
+            player_name(env.judge),
+            conditions,
         )
 
 # %% ../../nbs/70_gyms.ipynb #play_gyms
@@ -161,31 +139,26 @@ async def play_tasks(
     workers: int = 16,  # episodes under way at once
 ) -> list[EpisodeRecord]:  # by task, then copy
     "Play tasks of a gym"
-    kept = (
-        []
-        if path is None
-        else map(_episode, trim_rows(path, lambda row: row["stop"] not in BROKEN))
-    )
     mark = fingerprint([asdict(config or gym.config), seed, player_name(user), player_name(judge)])
-    done = {e.key: e for e in kept}
+    rows = [] if path is None else trim_rows(path, lambda row: row["stop"] not in BROKEN)
+    done = {e.key: e for e in map(_episode, rows)}
     if any(e.gym == gym.name and e.conditions != mark for e in done.values()):
         raise DataError(
-            f"{path} holds episodes of {gym.name} that were played with another seed, "
-            "other settings, "
-            f"or another user or judge. Give another file, or play as then."
+            f"{path} holds episodes of {gym.name} that were played with another seed, other "
+            "settings, or another user or judge. Give another file, or play as then."
         )
 
-    async def one(wanted):
-        task, copy = wanted
-        if (found := done.get((gym.name, task.id, copy))) is not None:
-            return found
+    async def one(pair):
+        task, copy = pair
+        if (gym.name, task.id, copy) in done:
+            return done[gym.name, task.id, copy]
         env = gym.play(task, config, user, judge, seed * 1000 + copy)
         while not env.stop:
             await _move(env, player)
-        made = replace(EpisodeRecord.of(gym, env, copy), conditions=mark)
+        episode = EpisodeRecord.of(gym, env, copy, mark)
         if path is not None:
-            append_row(path, made)
-        return made
+            append_row(path, episode)
+        return episode
 
     return await in_turn(one, [(task, copy) for task in tasks for copy in range(copies)], workers)
 
@@ -198,28 +171,24 @@ _TOO_LONG = re.compile(
 async def _move(env, player):
     "Let a player act; where its model fails, the episode ends (with its score if it grew too long)"
     try:
-        said = player(env)
-        said = await said if isawaitable(said) else said
+        call = player(env)
+        call = await call if isawaitable(call) else call
     except LLMError as e:
         if e.stops:
             raise
-        env.stop = (
-            "length"
-            if e.kind == "bad request" and env.turns and _TOO_LONG.search(str(e))
-            else "policy_error"
-        )
+        too_long = e.kind == "bad request" and env.turns and _TOO_LONG.search(str(e))
+        env.stop = "length" if too_long else "policy_error"
     else:
-        await env.step(said)
+        await env.step(call)
+
+
+def _nan(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def _episode(row):
-    turns = [
-        turn | {"reward": math.nan if turn["reward"] is None else turn["reward"]}
-        for turn in row["turns"]
-    ]
-    return EpisodeRecord(
-        **(row | {"turns": turns, "score": math.nan if row["score"] is None else row["score"]})
-    )
+    turns = [turn | {"reward": _nan(turn["reward"])} for turn in row["turns"]]
+    return EpisodeRecord(**row | {"turns": turns, "score": _nan(row["score"])})
 
 
 def load_episodes(path: str | Path) -> list[EpisodeRecord]:
@@ -236,22 +205,21 @@ def _pass_at_k(
 
 def _episode_values(e: EpisodeRecord) -> dict[str, float]:
     "Give the numbers of one episode; nan where it says nothing about the policy"
-    broken, paid = e.stop in BROKEN, [i for i, reward in enumerate(e.rewards, 1) if reward > 0]
     values = {
         "score": e.score,
         "share": e.score / e.best,
         "success": float(e.score >= e.best - 1e-6),
-        "turns": len(e.turns),
-        "effective turns": max(paid, default=0),
+        "turns": float(len(e.turns)),
+        "effective turns": float(max((i for i, r in enumerate(e.rewards, 1) if r > 0), default=0)),
         "time-weighted": sum(reward / i for i, reward in enumerate(e.rewards, 1)),
         "invalid calls": known_mean([float(turn["fault"] in _POLICY) for turn in e.turns]),
         "calls left out": known_mean([float(turn.get("more", 0)) for turn in e.turns]),
     }
-    failed = {
-        "user failed": float(broken and e.stop != "policy_error"),
-        "policy failed": float(e.stop == "policy_error"),
-    }
-    return {name: math.nan if broken else float(value) for name, value in values.items()} | failed
+    if e.stop in BROKEN:
+        values = dict.fromkeys(values, math.nan)
+    policy = e.stop == "policy_error"
+    failed = {"user failed": e.stop in BROKEN and not policy, "policy failed": policy}
+    return values | {name: float(value) for name, value in failed.items()}
 
 
 _POLICY = ("format", "no_call", "bad_call")
@@ -262,45 +230,43 @@ def measured_tasks(
     ks: Sequence[int] = (),  # of pass@k and best@k
 ) -> list[Measurement]:  # one a task; parts are gyms
     "Measure a player, task by task"
-    by_task: Mapping[tuple, list] = defaultdict(list)
+    by_task: dict[tuple, list] = defaultdict(list)
     for e in episodes:
-        by_task[e.gym, e.task].append(e)
+        by_task[e.gym, e.task].append(_episode_values(e))
     return [
         Measurement(
             f"{gym}/{task}",
             f"{gym}/{task}",
-            {name: {gym: value} for name, value in _task_values(found, ks).items()},
+            {name: {gym: value} for name, value in _task_values(copies, ks).items()},
         )
-        for (gym, task), found in by_task.items()
+        for (gym, task), copies in by_task.items()
     ]
 
 
-def _task_values(found, ks):
-    each = [_episode_values(e) for e in found]
-    known = [values for values in each if not math.isnan(values["score"])]
-    right = sum(values["success"] == 1 for values in known)
-    more = {f"pass@{k}": _pass_at_k(len(known), right, k) for k in ks} | {
-        f"best@{k}": max((v["score"] for v in known[:k]), default=math.nan)
-        if len(known) >= k
-        else math.nan
-        for k in ks
-    }
-    return {name: known_mean([values[name] for values in each]) for name in each[0]} | more
+def _task_values(copies, ks):
+    values = {name: known_mean([copy[name] for copy in copies]) for name in copies[0]}
+    scored = [copy for copy in copies if not math.isnan(copy["score"])]
+    right = sum(copy["success"] == 1 for copy in scored)
+    for k in ks:
+        values[f"pass@{k}"] = _pass_at_k(len(scored), right, k)
+    for k in ks:
+        best = max((copy["score"] for copy in scored[:k]), default=math.nan)
+        values[f"best@{k}"] = best if len(scored) >= k else math.nan
+    return values
 
 # %% ../../nbs/70_gyms.ipynb #gym_results
 def gym_results(
     players: Mapping[str, Sequence[EpisodeRecord]],  # name → episodes of the same tasks
     ks: Sequence[int] = (),
-) -> Results:  # parts are gyms; `all` is their mean, each gym counting alike
+) -> Results:  # levels: gyms, `all` where each gym counts alike, `all tasks` where each task does
     "Compare players, gym by gym and task by task, with intervals over tasks"
-    return results({name: measured_tasks(episodes, ks) for name, episodes in players.items()})
-
-
-def user_split(
-    episodes: Sequence[EpisodeRecord],
-) -> dict[
-    str, tuple[Any, list[EpisodeRecord]]
-]:  # as of `split_scores`, by the share of the best score, with the episodes themselves
-    "Show results with and without episodes in which the user made a mistake"
-    split = split_scores([e.score / e.best for e in episodes], [e.mistakes for e in episodes])
-    return {name: (mean, [episodes[i] for i in places]) for name, (mean, places) in split.items()}
+    measured = {name: measured_tasks(episodes, ks) for name, episodes in players.items()}
+    by_task = {
+        name: [
+            m._replace(values={k: {"": max(v.values())} for k, v in m.values.items()}) for m in ms
+        ]
+        for name, ms in measured.items()
+    }
+    tasks = [replace(row, level="all tasks") for row in results(by_task).rows]
+    compared = results(measured)
+    return compared._replace(rows=[*compared.rows, *tasks])

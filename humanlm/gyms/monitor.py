@@ -20,51 +20,23 @@ from ..data.trajectory import Trajectory
 from .protocol import find_gym, read_call
 from ..methods.policies import RolloutError
 
-# %% ../../nbs/gyms/06_monitor.ipynb #collapse
-def _counts(t):
-    own = [turn.text for turn in t.turns if turn.role == "policy"]
-    surprise = (
-        math.nan
-        if t.logps is None
-        else -math.fsum(x for x, trained in zip(t.logps, t.mask) if trained)
-    )
+# %% ../../nbs/gyms/06_monitor.ipynb #GymMonitor
+_LEAST = {"length": 0.2, "entropy": 0.05}  # of what it was in the first steps
+
+
+def _counts(t: Trajectory) -> dict:
+    texts = [turn.text for turn in t.turns if turn.role == "policy"]
+    logps = [x for x, trained in zip(t.logps or (), t.mask) if trained]
     return {
-        "turns": len(own),
+        "turns": len(texts),
         "tokens": sum(t.mask),
-        "invalid": sum(bool(read_call(text).fault) for text in own),
-        "surprise": surprise,
+        "invalid": sum(bool(read_call(text).fault) for text in texts),
+        "surprise": math.nan if t.logps is None else -math.fsum(logps),
         "share": t.rewards.get("share", math.nan),
         "stop": t.parse_status,
     }
 
 
-def _collapse(first, last):
-    "Say what has collapsed since the first steps, if anything has"
-    advice = "Lower trainer.learning_rate, or hold the policy near its start with trainer.beta"
-    if last["invalid"] > 0.95:
-        return (
-            f"{last['invalid']:.0%} of the policy's messages held no call: it has "
-            f"collapsed, or never learned to write calls. {advice}, "
-            "give a cold start (sft.lesson_steps), or raise gyms.turn_tokens."
-        )
-    if not last["share"] <= first["share"]:
-        return ""
-    if last["length"] < 0.2 * first["length"]:
-        return (
-            f"messages had {last['length']:.1f} tokens, where they had "
-            f"{first['length']:.1f} at first, and "
-            f"dialogues earned no more: the policy has collapsed. {advice}."
-        )
-    if last["entropy"] < 0.05 * first["entropy"]:
-        return (
-            f"the entropy of the policy was {last['entropy']:.4f} per token, where it was "
-            f"{first['entropy']:.4f} at first, and dialogues earned no more: it says "
-            "the same whatever happens. "
-            f"{advice}, or raise rollout.temperature."
-        )
-    return ""
-
-# %% ../../nbs/gyms/06_monitor.ipynb #GymMonitor
 class GymMonitor:
     "Counts what dialogues do and stops a run that has collapsed; a `Memory` of the trainer"
 
@@ -81,48 +53,57 @@ class GymMonitor:
 
     def learn(self, notes: Sequence[Mapping]) -> dict[str, float]:
         "Count the dialogues of a step, for the log; `RolloutError` where the policy has collapsed"
-        sums = {
-            name: sum(note[name] for note in notes)
-            for name in ("turns", "tokens", "invalid", "surprise")
-        }
-        turns, tokens = max(sums["turns"], 1), max(sums["tokens"], 1)
+        turns, tokens, invalid, surprise = (
+            sum(note[name] for note in notes) for name in ("turns", "tokens", "invalid", "surprise")
+        )
         step = {
-            "invalid": sums["invalid"] / turns,
-            "length": sums["tokens"] / turns,
-            "entropy": sums["surprise"] / tokens,
+            "invalid": invalid / max(turns, 1),
+            "length": tokens / max(turns, 1),
+            "entropy": surprise / max(tokens, 1),
             "share": known_mean([note["share"] for note in notes]),
         }
-        self.first, self.last = (
-            [*self.first, step][: self.patience],
-            [*self.last, step][-self.patience :],
-        )
-        first, last = (
-            {name: known_mean([s[name] for s in steps]) for name in step}
-            for steps in (self.first, self.last)
-        )
-        if len(self.last) == self.patience and (fault := _collapse(first, last)):
-            raise RolloutError(f"Over {self.patience} steps, {fault}")
+        self.first = [*self.first, step][: self.patience]
+        self.last = [*self.last, step][-self.patience :]
+        if len(self.last) == self.patience:
+            self.check()
         stops = Counter(note["stop"] for note in notes)
         return {
-            "dialogue/turns": sums["turns"] / len(notes),
-            "dialogue/tokens": sums["tokens"] / len(notes),
+            "dialogue/turns": turns / len(notes),
+            "dialogue/tokens": tokens / len(notes),
             **{f"dialogue/{name}": value for name, value in step.items()},
             **{f"stop/{name}": n / len(notes) for name, n in stops.items()},
         }
+
+    def check(self) -> None:
+        "Raise `RolloutError` where the last steps are far from the first, and earn no more"
+        first, last = (
+            {name: known_mean([step[name] for step in steps]) for name in steps[0]}
+            for steps in (self.first, self.last)
+        )
+        faults = ["nearly every message held no call"] if last["invalid"] > 0.95 else []
+        for name, least in _LEAST.items():
+            if last["share"] <= first["share"] and last[name] < least * first[name]:
+                faults.append(
+                    f"{name} {last[name]:.4f} where it was {first[name]:.4f}, and earned no more"
+                )
+        if faults:
+            raise RolloutError(
+                f"Over {self.patience} steps: {'; '.join(faults)}. The policy has collapsed, or "
+                "never learned to write calls. Lower trainer.learning_rate, hold it near its start "
+                "with trainer.beta, give a cold start (sft.lesson_steps), or raise "
+                "gyms.turn_tokens."
+            )
 
     def save(self, path: str | Path) -> Path:
         "Write what is remembered"
         return atomic_write(path, to_json({"first": self.first, "last": self.last}))
 
     def load(self, path: str | Path) -> None:
-        "Read it"
-        kept = json.loads(Path(path).read_text("utf-8"))
+        "Read it; null is nan"
+        steps = json.loads(Path(path).read_text("utf-8"))
         self.first, self.last = (
-            [
-                {name: math.nan if x is None else x for name, x in step.items()}
-                for step in kept[part]
-            ]
-            for part in ("first", "last")
+            [{name: math.nan if x is None else x for name, x in step.items()} for step in part]
+            for part in (steps["first"], steps["last"])
         )
 
 # %% ../../nbs/gyms/06_monitor.ipynb #weighted_order
@@ -135,18 +116,16 @@ def weighted_order(
     "Order prompts so that each gym has its share"
     rng = random.Random(f"gyms{seed}")
 
-    def passes(own):
-        return chain.from_iterable(rng.sample(own, len(own)) for _ in count())
+    def passes(rows):
+        return chain.from_iterable(rng.sample(rows, len(rows)) for _ in count())
 
     def order(rows: Sequence[dict], steps: int) -> list[dict]:
-        by_gym = {
-            name: [row for row in rows if row["context_id"] == find_gym(name).name]
+        shares = [weights.get(name, 1.0) for name in names]
+        drawn = rng.choices(list(names), shares, k=steps * size)
+        following = {
+            name: passes([row for row in rows if row["context_id"] == find_gym(name).name])
             for name in names
         }
-        drawn = rng.choices(
-            list(by_gym), [weights.get(name, 1.0) for name in by_gym], k=steps * size
-        )
-        following = {name: passes(own) for name, own in by_gym.items()}
         return [next(following[name]) for name in drawn]
 
     return order

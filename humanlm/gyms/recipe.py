@@ -32,7 +32,6 @@ from ..evaluation.figures import Names
 from ..evaluation.measured import Measurement
 from ..evaluation.outcome import Arms, rounded
 from ..evaluation.report import model_said, standard_sections
-from ..fidelity.report import users_section
 from humanlm.gyms.evaluation import (
     EpisodeRecord,
     load_episodes,
@@ -78,7 +77,7 @@ from ..training.trials import Study, Trial
 class _GymsConfig:
     "Which gyms are trained on and measured, and how they are played"
 
-    train: list[str] = field(default_factory=lambda: ["household"])
+    train: list[str] = field(default_factory=lambda: ["function"])
     """Gyms that are trained on."""
     held_out: list[str] = field(default_factory=list)
     """Gyms that are measured and never trained on."""
@@ -105,35 +104,20 @@ class _GymsConfig:
     """userrl: with the quirks, and rewards of travel, on which published numbers depend."""
 
     def __post_init__(self):
-        named, counts = (
-            [
-                (part, name)
-                for part in ("train", "held_out", "weights")
-                for name in getattr(self, part)
-            ],
-            ("tasks", "test_n", "max_turns", "turn_tokens", "max_tokens"),
-        )
+        counts = ("tasks", "test_n", "max_turns", "turn_tokens", "max_tokens")
+        names = {*gym_names(), *(name for name in self.train + self.held_out if ":" in name)}
+        unknown = [name for name in [*self.train, *self.held_out] if name not in names]
         require(
             "gyms",
             (bool(self.train), f"train is empty. Name one or more of {', '.join(gym_names())}"),
-            *(
-                (
-                    name in gym_names() or ":" in name,
-                    f"{part}: no gym {name!r}.{near_miss(name, gym_names())}",
-                )
-                for part, name in named
-            ),
+            *((False, f"no gym {name!r}.{near_miss(name, names)}") for name in unknown),
             *(
                 (getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}")
                 for name in counts
             ),
-            *(
-                (weight > 0, f"weights: that of {name} must be above 0, got {weight}")
-                for name, weight in self.weights.items()
-            ),
-            *(
-                (name in self.train, f"weights: {name} is not among the gyms of train")
-                for name in self.weights
+            (
+                {*self.weights} <= {*self.train} and min(self.weights.values(), default=1) > 0,
+                f"weights are {self.weights}. Give those of gyms of train, each above 0.",
             ),
             (
                 self.compat in COMPAT,
@@ -176,30 +160,32 @@ class _GymWork(Work):
     user: Any = None  # None: rules
     judge: Any = None
 
+    def pairs(self, part: str) -> list[tuple[Gym, GymTask]]:
+        "List the tasks of a part with their gyms"
+        return [
+            (self.gyms[name], task) for name, tasks in self.tasks[part].items() for task in tasks
+        ]
+
 
 def _row_parts(s: Settings, gyms: Mapping[str, Gym], rows: GymRows) -> dict:  # part → gym → tasks
     "Share rows: those of the split test are held out; of others a tenth, where none of them are"
     parts: dict[str, dict] = {part: {} for part in PARTS}
     files = s.gyms.rows if isinstance(s.gyms.rows, str) else ", ".join(s.gyms.rows)
     for name, gym in gyms.items():
-        every, splits = rows.tasks.get(gym.name, []), rows.splits.get(gym.name, {})
-        test = [task for task in every if splits[task.id] == "test"]
-        others = [task for task in every if splits[task.id] != "test"]
+        tasks, splits = rows.tasks.get(gym.name, []), rows.splits.get(gym.name, {})
+        test = [task for task in tasks if splits[task.id] == "test"]
+        others = [task for task in tasks if splits[task.id] != "test"]
+        if not (others if name in s.gyms.train else tasks):
+            group = "train" if name in s.gyms.train else "held_out"
+            raise DataError(
+                f"No row of {files} is of {name} for --gyms.{group}. Add its rows to "
+                "--gyms.rows, or leave it out."
+            )
         if name in s.gyms.train:
-            if not others:
-                raise DataError(
-                    f"No row of {files} is for training in {name}. Add a file of its training "
-                    "rows to --gyms.rows, or leave it out of --gyms.train."
-                )
             others, parts["valid"][name] = split_tasks(others)
             if not test:
                 others, test = split_tasks(others)
             parts["train"][name] = others[: s.gyms.tasks]
-        elif not every:
-            raise DataError(
-                f"No row of {files} is of {name}. Add its rows to --gyms.rows, or leave it out of "
-                "--gyms.held_out."
-            )
         parts["test"][name] = (test or others)[: s.gyms.test_n]
     return parts
 
@@ -208,34 +194,24 @@ def _gym_tasks(
     s: Settings,
 ) -> tuple[dict[str, Gym], dict, GymRows | None]:  # by name; by part and name; as they were read
     "Find gyms, make or read tasks; `DataError` where one is made for training and evaluation"
-    gyms = {
-        name: find_gym(name) for name in sorted([*s.gyms.train, *s.gyms.held_out])
-    }  # in one order, whichever are trained on
+    # in one order, whichever are trained on
+    gyms = {name: find_gym(name) for name in sorted([*s.gyms.train, *s.gyms.held_out])}
     if s.gyms.rows:
         rows = read_gym_rows(s.gyms.rows, list(gyms))
         return gyms, _row_parts(s, gyms, rows), rows
-    counts = {"train": s.gyms.tasks, "valid": s.gyms.test_n, "test": s.gyms.test_n}
     tasks = {
         part: {
-            name: gym.tasks(counts[part], seed)
+            name: gym.tasks(s.gyms.tasks if part == "train" else s.gyms.test_n, seed)
             for name, gym in gyms.items()
             if part != "train" or name in s.gyms.train
         }
         for part, seed in PARTS.items()
     }
     for name in s.gyms.train:
-        known = {task.id for task in tasks["train"][name]}
-        if again := next(
-            (
-                task.id
-                for part in ("valid", "test")
-                for task in tasks[part][name]
-                if task.id in known
-            ),
-            None,
-        ):
+        train, *others = ({task.id for task in tasks[part][name]} for part in PARTS)
+        if again := train & set().union(*others):
             raise DataError(
-                f"The gym {name} makes the task {again} for training and for "
+                f"The gym {name} makes the task {min(again)} for training and for "
                 "evaluation. Its tasks must differ with the seed."
             )
     return gyms, tasks, None
@@ -243,50 +219,32 @@ def _gym_tasks(
 
 def _load_gyms(s: Settings, user: Any = None, judge: Any = None) -> _GymWork:
     "Find gyms, make their tasks, reach user and judge"
-    ledgers, (gyms, tasks, _) = (
-        {"user": Ledger(budget=s.user.budget), "judge": Ledger(budget=s.judge.budget)},
-        _gym_tasks(s),
-    )
+    ledgers = {"user": Ledger(budget=s.user.budget), "judge": Ledger(budget=s.judge.budget)}
+    gyms, tasks, _ = _gym_tasks(s)
     user, judge = user or s.user.player(ledgers["user"]), judge or s.judge.player(ledgers["judge"])
-    mark = fingerprint(
-        [
-            [task.id, task.opening]
-            for part in tasks.values()
-            for found in part.values()
-            for task in found
-        ]
-    )
-    return _GymWork(
-        mark,
-        ledgers,
-        {"players": {"user": player_name(user), "judge": player_name(judge)}},
+    work = _GymWork(
+        ledgers=ledgers,
+        notes={"players": {"user": player_name(user), "judge": player_name(judge)}},
         gyms=gyms,
         tasks=tasks,
         user=user,
         judge=judge,
     )
+    shown = [[task.id, task.opening] for part in tasks for _, task in work.pairs(part)]
+    work.fingerprint = fingerprint(shown)
+    return work
 
 # %% ../../nbs/gyms/51_recipe.ipynb #GymUsers
 def _gym_messages(gym: Gym, task: GymTask, s: Settings) -> list[dict]:
-    "Give what a policy is told before its first turn"
-    system = (
-        [
-            {
-                "role": "system",
-                "name": "",
-                "content": gym.system_prompt(gym.configured(s.gyms.max_turns, s.gyms.compat)),
-            }
-        ]
-        if s.gyms.system
-        else []
-    )
-    return [*system, {"role": "user", "name": "", "content": task.opening}]
+    "Write the prompt of a task"
+    system = gym.system_prompt(gym.configured(s.gyms.max_turns))
+    opening = {"role": "user", "name": "", "content": task.opening}
+    return [{"role": "system", "name": "", "content": system}] * s.gyms.system + [opening]
 
 
 def _gym_row(gym: Gym, task: GymTask, s: Settings) -> dict:
     "Make the row of one task"
-    row = ask_row("", f"{gym.name}/{task.id}", s.gyms.max_tokens)
-    return row | {
+    return ask_row("", f"{gym.name}/{task.id}", s.gyms.max_tokens) | {
         "prompt": _gym_messages(gym, task, s),
         "speaker": "",
         "turn_tokens": s.gyms.turn_tokens,
@@ -299,12 +257,8 @@ class _GymUsers:
 
     def __init__(self, work: _GymWork, s: Settings):
         self.work, self.s = work, s
-        self.tasks = {
-            f"{work.gyms[name].name}/{task.id}": (work.gyms[name], task)
-            for part in work.tasks.values()
-            for name, tasks in part.items()
-            for task in tasks
-        }
+        pairs = [pair for part in work.tasks for pair in work.pairs(part)]
+        self.tasks = {f"{gym.name}/{task.id}": (gym, task) for gym, task in pairs}
         self.playing: Any = WeakKeyDictionary()  # dialogue → its environment, which ends with it
         self.live: dict[int, Environment] = {}  # number of a dialogue → its environment
 
@@ -312,26 +266,21 @@ class _GymUsers:
         "Answer the last turn of the policy"
         env = self.playing.get(talk) or self.begin(talk)
         turn, gym = await env.step(talk.said[-1]), self.tasks[talk.row["row_id"]][0]
-        talk.rewards["share"] = (
-            math.nan if env.stop in BROKEN else gym.score(env) / gym.best(env.task)
-        )
+        broken = env.stop in BROKEN
+        talk.rewards["share"] = math.nan if broken else gym.score(env) / gym.best(env.task)
         return Heard(
             [{"role": "user", "name": "", "content": turn.feedback}],
             turn.reward,
             env.stop,
-            turn.feedback if env.stop in BROKEN else "",
+            turn.feedback if broken else "",
         )
 
     def begin(self, talk: TokenDialogue) -> Environment:
         "Give a dialogue its environment"
         gym, task = self.tasks[talk.row["row_id"]]
-        env = self.playing[talk] = gym.play(
-            task,
-            gym.configured(self.s.gyms.max_turns, self.s.gyms.compat, "training"),
-            self.work.user,
-            self.work.judge,
-            talk.row.get("seed", 0),
-        )
+        config = gym.configured(self.s.gyms.max_turns, self.s.gyms.compat, "training")
+        env = gym.play(task, config, self.work.user, self.work.judge, talk.row.get("seed", 0))
+        self.playing[talk] = env
         if "episode" in talk.row:
             self.live[talk.row["episode"]] = env
         return env
@@ -341,28 +290,24 @@ async def _gym_lessons(work: _GymWork, s: Settings, number: int) -> list[dict]: 
     "Make supervised rows of played episodes, or read them, in passes"
     rng, rows = random.Random(f"lessons{s.run.seed}"), []
     if s.gyms.lessons:
-        every = list(chain.from_iterable(read_lessons(s.gyms.lessons, s.gyms.system)))
+        turns = list(chain.from_iterable(read_lessons(s.gyms.lessons, s.gyms.system)))
         while len(rows) < number:
-            rows += rng.sample(every, len(every))
+            rows += rng.sample(turns, len(turns))
         return rows[:number]
-    wanted = [
-        (work.gyms[name], task) for name, tasks in work.tasks["train"].items() for task in tasks
-    ]
+    pairs = work.pairs("train")
     while len(rows) < number:
-        gym, task = rng.choice(wanted)
-        said, env = (
-            _gym_messages(gym, task, s),
-            gym.play(
-                task, gym.configured(s.gyms.max_turns, s.gyms.compat), seed=rng.randrange(2**31)
-            ),
-        )
+        gym, task = rng.choice(pairs)
+        messages = _gym_messages(gym, task, s)
+        config = gym.configured(s.gyms.max_turns, s.gyms.compat)
+        env = gym.play(task, config, seed=rng.randrange(2**31))
         while not env.stop:
             call = gym.expert(env) if rng.random() < s.sft.expert_share else gym.chance()(env)
-            rows.append(sft_row(said, str(call), row_id=f"{task.id}-{len(env.turns)}"))
-            said = [
-                *said,
+            rows.append(sft_row(messages, str(call), row_id=f"{task.id}-{len(env.turns)}"))
+            feedback = (await env.step(call)).feedback
+            messages = [
+                *messages,
                 {"role": "assistant", "name": "", "content": str(call)},
-                {"role": "user", "name": "", "content": (await env.step(call)).feedback},
+                {"role": "user", "name": "", "content": feedback},
             ]
     rng.shuffle(rows)
     return rows[:number]
@@ -371,31 +316,22 @@ async def _gym_lessons(work: _GymWork, s: Settings, number: int) -> list[dict]: 
 def _train_gyms(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
     "Let the policy play in groups, and share what was earned among its turns"
     s = run.settings
-    rows = [
-        _gym_row(run.work.gyms[name], task, s)
-        for name, tasks in run.work.tasks["train"].items()
-        for task in tasks
-    ]
     method = Method(
         multi_turn(_GymUsers(run.work, s), s.gyms.max_turns),
         turn_advantage(s.credit),
         TurnReward(s.credit.score),
         memory=GymMonitor(),
     )
+    rows = [_gym_row(gym, task, s) for gym, task in run.work.pairs("train")]
     order = weighted_order(s.gyms.train, s.gyms.weights, s.rollout.num_prompts, s.run.seed)
     learn(run, stage, model, tokenizer, method, rows, order)
 
 
 def _train_cold_start(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
     "Teach a model to write calls"
-    s = run.settings
-    lessons(
-        run,
-        stage,
-        model,
-        tokenizer,
-        run_sync(_gym_lessons(run.work, s, s.sft.lesson_steps * s.sft.batch)),
-    )
+    sft = run.settings.sft
+    rows = run_sync(_gym_lessons(run.work, run.settings, sft.lesson_steps * sft.batch))
+    lessons(run, stage, model, tokenizer, rows)
 
 # %% ../../nbs/gyms/51_recipe.ipynb #model_episodes
 _TOGETHER = 64  # dialogues that are played at once
@@ -405,121 +341,55 @@ def _model_episodes(
     work: _GymWork, s: Settings, policy: ModelPolicy, part: str = "test"
 ) -> list[EpisodeRecord]:
     "Let a policy play the tasks of a part"
-    users = _GymUsers(work, s)
-    asked = [
-        (gym, task)
-        for name, tasks in work.tasks[part].items()
-        for gym in [work.gyms[name]]
-        for task in tasks
-    ]
-    rows = [_gym_row(gym, task, s) | {"episode": i} for i, (gym, task) in enumerate(asked)]
+    users, pairs = _GymUsers(work, s), work.pairs(part)
+    rows = [_gym_row(gym, task, s) | {"episode": i} for i, (gym, task) in enumerate(pairs)]
     play = multi_turn(users, s.gyms.max_turns, s.rollout.eval_sampling(s.run.seed))
-    found = [
-        t
-        for i in range(0, len(rows), _TOGETHER)
-        for t in run_sync(play(rows[i : i + _TOGETHER], policy))
+    played = [
+        run_sync(play(rows[i : i + _TOGETHER], policy)) for i in range(0, len(rows), _TOGETHER)
     ]
-    for i, t in enumerate(found):
+    for i, t in enumerate(chain.from_iterable(played)):
         users.live[i].stop = users.live[i].stop or t.parse_status  # no tokens left
-    return [EpisodeRecord.of(gym, users.live[i]) for i, (gym, _) in enumerate(asked)]
+    return [EpisodeRecord.of(gym, users.live[i]) for i, (gym, _) in enumerate(pairs)]
 
 
 def _reference_episodes(work: _GymWork, s: Settings, player: str) -> list[EpisodeRecord]:
     "Let a player without a model play the held-out tasks"
-    return [
-        e
-        for name, tasks in work.tasks["test"].items()
-        for gym in [work.gyms[name]]
-        for e in run_sync(
-            play_tasks(
-                gym,
-                tasks,
-                player_of(player, gym),
-                config=gym.configured(s.gyms.max_turns, s.gyms.compat, "training"),
-                seed=s.run.seed,
-            )
-        )
-    ]
-
-# %% ../../nbs/gyms/51_recipe.ipynb #check-settings
-def _check_settings(s: Settings) -> None:
-    "Raise where tasks cannot be made or paid for, or somebody cannot play the users"
-    if s.gyms.lessons:
-        require(
-            "gyms",
-            (s.sft.lesson_steps > 0, "lessons are given, and sft.lesson_steps is 0. Raise it."),
-            (any(read_lessons(s.gyms.lessons)), f"{s.gyms.lessons} holds no turn of a policy"),
-        )
-    gyms, *_ = _gym_tasks(s)
-    for config in (s.user, s.judge):
-        name, _ = config.named()
-        config.require_price(name)
-        if not config.is_rule(name) and not name.startswith("simulator/"):
-            continue
-        roles = [pair for gym in gyms.values() for pair in gym.environment.roles.items()]
-        check_plays(
-            config.player(), [role for role, how in roles if how.judges == (config is s.judge)]
-        )
+    episodes = []
+    for name, tasks in work.tasks["test"].items():
+        gym = work.gyms[name]
+        config = gym.configured(s.gyms.max_turns, s.gyms.compat, "training")
+        play = play_tasks(gym, tasks, player_of(player, gym), config=config, seed=s.run.seed)
+        episodes += run_sync(play)
+    return episodes
 
 # %% ../../nbs/gyms/51_recipe.ipynb #stage_plans
-def _stage_plans(s: Settings) -> list[StagePlan]:
-    "Say what each stage gives GPUs to do"
-    cold = s.sft.lesson_steps
-    return [
-        *(
-            [StagePlan("cold-start", cold, s.sft.batch, s.gyms.turn_tokens, "lessons")]
-            if cold
-            else []
-        ),
-        StagePlan(
-            "gyms",
-            planned_steps(s, sum(map(len, _gym_tasks(s)[1]["train"].values()))),
-            s.rollout.num_prompts * s.rollout.group_size,
-            s.gyms.max_tokens,
-        ),
-    ]
-
-
-def _lessons_line(s: Settings) -> list[str]:  # empty: experts and chance write them
-    if not s.gyms.lessons:
-        return []
-    turns = [len(dialogue) for dialogue in read_lessons(s.gyms.lessons)]
-    return [
-        f"lessons             {s.gyms.lessons}: {len(turns):,} dialogues, {sum(turns):,} turns "
-        "of the policy"
-    ]
-
-
 def _plan_lines(s: Settings) -> list[str]:
     "Say what a run does"
-    (_, parts, rows), taken = (
-        _gym_tasks(s),
-        [name for name in s.gyms.train if find_gym(name).held_out],
-    )
+    _, parts, rows = _gym_tasks(s)
     tasks = sum(map(len, parts["train"].values()))
-    held = ", ".join(f"{len(own):,} of {name}" for name, own in parts["test"].items())
-    note = (
-        [
-            f"note                {', '.join(taken)}: never trained on in the published "
-            "split; results there "
-            f"compare with no published number"
-        ]
-        if taken
-        else []
-    )
-    return [
+    held = ", ".join(f"{len(test):,} of {name}" for name, test in parts["test"].items())
+    score = f"{s.credit.score}{', the published Sum' if s.credit.score == 'mean' else ''}"
+    lines = [
         f"{'gyms':<19} {step_plan(s, planned_steps(s, tasks) or 0)}",
         f"tasks               {tasks:,} for training in {', '.join(s.gyms.train)}; "
         f"held out: {held}",
         *(f"{line[:12]:<20}{line[12:]}" for line in (rows.left_out_lines() if rows else ())),
-        *_lessons_line(s),
-        f"user                {in_plan(*s.user.named())}; judge {in_plan(*s.judge.named())}",
-        f"credit              {s.credit.credit} by {s.credit.score}"
-        f"{', the published Sum' if s.credit.score == 'mean' else ''}, gamma "
-        f"{s.credit.gamma}; at most "
-        f"{s.gyms.max_turns} turns of {s.gyms.turn_tokens} tokens",
-        *note,
     ]
+    if s.gyms.lessons:
+        turns = [len(dialogue) for dialogue in read_lessons(s.gyms.lessons)]
+        counts = f"{len(turns):,} dialogues, {sum(turns):,} turns of the policy"
+        lines.append(f"lessons             {s.gyms.lessons}: {counts}")
+    lines += [
+        f"user                {in_plan(*s.user.named())}; judge {in_plan(*s.judge.named())}",
+        f"credit              {s.credit.credit} by {score}, gamma {s.credit.gamma}; at most "
+        f"{s.gyms.max_turns} turns of {s.gyms.turn_tokens} tokens",
+    ]
+    if held_out := [name for name in s.gyms.train if find_gym(name).held_out]:
+        lines.append(
+            f"note                {', '.join(held_out)}: never trained on in the published "
+            "split; results there compare with no published number"
+        )
+    return lines
 
 # %% ../../nbs/gyms/51_recipe.ipynb #names-of-measures
 NAMES = Names(
@@ -575,7 +445,21 @@ class _GymRecipe(Recipe):
         return s.sft.lesson_steps > 0
 
     def check(self, s: Settings) -> None:
-        _check_settings(s)
+        "Raise where tasks cannot be made or paid for, or somebody cannot play the users"
+        if s.gyms.lessons:
+            require(
+                "gyms",
+                (s.sft.lesson_steps > 0, "lessons are given, and sft.lesson_steps is 0. Raise it."),
+                (any(read_lessons(s.gyms.lessons)), f"{s.gyms.lessons} holds no turn of a policy"),
+            )
+        gyms, *_ = _gym_tasks(s)
+        roles = [pair for gym in gyms.values() for pair in gym.environment.roles.items()]
+        for config in (s.user, s.judge):
+            name, _ = config.named()
+            config.require_price(name)
+            if config.is_rule(name) or name.startswith("simulator/"):
+                judges = config is s.judge
+                check_plays(config.player(), [role for role, how in roles if how.judges == judges])
 
     def load(self, s: Settings, **given: Any) -> _GymWork:
         return _load_gyms(s, **given)
@@ -590,68 +474,56 @@ class _GymRecipe(Recipe):
 
     def stages(self, run: Any) -> list[Stage]:
         "Show calls, then train"
-        cold = self.teaches(run.settings)
+        if not self.teaches(run.settings):
+            return [Stage("gyms", "base", _train_gyms)]
         return [
-            *([Stage("cold-start", "base", _train_cold_start)] if cold else []),
-            Stage("gyms", "cold-start" if cold else "base", _train_gyms),
+            Stage("cold-start", "base", _train_cold_start),
+            Stage("gyms", "cold-start", _train_gyms),
         ]
 
     def contract(self, run: Any, name: str, tokenizer: Any) -> dict[str, str]:
         "Say how the model was told where it is"
-        return {
-            "gyms.json": to_json(
-                {"system": run.settings.gyms.system, "gyms": list(run.work.gyms)}, indent=1
-            )
-        }
+        how = {"system": run.settings.gyms.system, "gyms": list(run.work.gyms)}
+        return {"gyms.json": to_json(how, indent=1)}
 
     def validate(self, run: Any, name: str, policy: ModelPolicy) -> float:
         "Measure the share of what can be earned, on tasks of validation"
-        return known_mean(
-            [e.score / e.best for e in _model_episodes(run.work, run.settings, policy, "valid")]
-        )
+        episodes = _model_episodes(run.work, run.settings, policy, "valid")
+        return known_mean([e.score / e.best for e in episodes])
 
     def evaluate(self, run: Any, name: str) -> list[Measurement]:
         "Measure a model on held-out tasks"
 
         def make():
-            return _model_episodes(
-                run.work,
-                run.settings,
-                ModelPolicy(
-                    *run.load(name), max_prompt_tokens=run.settings.model.max_prompt_tokens
-                ),
-            )
+            longest = run.settings.model.max_prompt_tokens
+            policy = ModelPolicy(*run.load(name), max_prompt_tokens=longest)
+            return _model_episodes(run.work, run.settings, policy)
 
         return measured_tasks(run.kept(f"episodes/{name}.jsonl", make, write_jsonl, load_episodes))
 
     def references(self, run: Any) -> dict[str, list[Measurement]]:
         "Measure experts, chance, and who does not listen on the same tasks"
-        players = [
-            "expert",
-            *(["open-loop"] if any(gym.open_loop for gym in run.work.gyms.values()) else []),
-            "chance",
-        ]
+        deaf = any(gym.open_loop for gym in run.work.gyms.values())
         return {
             player: measured_tasks(_reference_episodes(run.work, run.settings, player))
-            for player in players
+            for player in ["expert", *(["open-loop"] if deaf else []), "chance"]
         }
 
     def stage_plans(self, s: Settings) -> list[StagePlan]:
-        return _stage_plans(s)
+        "Say what each stage gives GPUs to do"
+        tasks = sum(map(len, _gym_tasks(s)[1]["train"].values()))
+        completions = s.rollout.num_prompts * s.rollout.group_size
+        plans = [StagePlan("gyms", planned_steps(s, tasks), completions, s.gyms.max_tokens)]
+        if steps := s.sft.lesson_steps:
+            cold = StagePlan("cold-start", steps, s.sft.batch, s.gyms.turn_tokens, "lessons")
+            plans.insert(0, cold)
+        return plans
 
     def plan(self, s: Settings) -> list[str]:
         return _plan_lines(s)
 
     def sections(self) -> Mapping[str, tuple]:
-        sections = standard_sections(NAMES, _rests_on)
-        return sections | {
-            "users": (
-                "How the users write",
-                "What they said in the training samples.",
-                users_section,
-            ),
-            "run": sections.pop("run"),
-        }
+        return standard_sections(NAMES, _rests_on)
 
 
 recipe = _GymRecipe()
@@ -675,16 +547,9 @@ class _GymStudy(Study):
     def complete(self, trials: Sequence[Trial], found: Arms) -> dict[str, Any]:
         "Add what was learned in each seed"
         pairs = dict.fromkeys(
-            (
-                trial.arm("gyms"),
-                trial.arm("cold-start" if trial.settings.sft.lesson_steps else "base"),
-            )
+            (trial.arm("gyms"), trial.arm("cold-start" if t.sft.lesson_steps else "base"))
             for trial in trials
+            for t in [trial.settings]
         )
-        return {
-            "by_seed": rounded(
-                found.seed_changes(
-                    list(pairs), "share", list(dict.fromkeys(t.seed for t in trials))
-                )
-            )
-        }
+        seeds = list(dict.fromkeys(trial.seed for trial in trials))
+        return {"by_seed": rounded(found.seed_changes(list(pairs), "share", seeds))}

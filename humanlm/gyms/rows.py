@@ -46,10 +46,10 @@ def named_gyms(gyms: list[str] | str) -> list[str]:
 
 def _row_gym(row: FileRow) -> Gym:
     "Say to which gym a row belongs; `DataError` if to none"
-    kept = row.values.get("reward_model")
+    truth = row.values.get("reward_model")
     name = (
         row.values.get("data_source")
-        or (kept.get("env_name") if isinstance(kept, Mapping) else None)
+        or (truth.get("env_name") if isinstance(truth, Mapping) else None)
         or re.sub(r"^gym_|\.\w+$", "", row.file)
     )
     if not isinstance(name, str) or ":" in name:
@@ -68,42 +68,39 @@ def task_key(task: GymTask) -> str:
 
 def read_gym_rows(
     path: str | Path | Sequence[str],  # .jsonl or .parquet, a folder of them, or several
-    gyms: Sequence[str] = (),  # that are kept; empty: all
+    gyms: Sequence[str] = (),  # that are read; empty: all
     limit: int | None = None,  # tasks of a gym; None: all
 ) -> GymRows:
     "Read published rows; `DataError` if none can be used"
-    tasks, splits, faults, wanted, seen = (
-        {},
-        {},
-        Faults(),
-        {find_gym(name).name for name in gyms},
-        {},
-    )
+    tasks, splits, faults, files = {}, {}, Faults(), {}
+    names = {find_gym(name).name for name in gyms}
     paths = [path] if isinstance(path, (str, Path)) else path
     for row in (row for one in paths for row in read_rows(one, faults)):
         try:
             gym = _row_gym(row)
             if gym.read is None:
                 raise DataError(f"the gym {gym.name} has no public rows")
-            own, extra = tasks.setdefault(gym.name, {}), row.values.get("extra_info")
-            if (wanted and gym.name not in wanted) or (limit is not None and len(own) >= limit):
+            by_id = tasks.setdefault(gym.name, {})
+            if (names and gym.name not in names) or (limit is not None and len(by_id) >= limit):
                 continue
             task = gym.read(row.values)
         except DataError as e:
             faults.add("no task", str(e), row.place)
             continue
-        if task.id in own or seen.setdefault((gym.name, task_key(task)), row.file) != row.file:
+        file = files.setdefault((gym.name, task_key(task)), row.file)
+        if task.id in by_id or file != row.file:
             faults.add("the same again", task.id, row.place)
-        else:
-            own[task.id] = task
-            splits.setdefault(gym.name, {})[task.id] = (
-                str(extra.get("split")) if isinstance(extra, Mapping) else "not stated"
-            )
-    tasks = {name: list(own.values()) for name, own in tasks.items() if own}
+            continue
+        extra = row.values.get("extra_info")
+        split = str(extra.get("split")) if isinstance(extra, Mapping) else "not stated"
+        by_id[task.id] = task
+        splits.setdefault(gym.name, {})[task.id] = split
+    tasks = {name: list(by_id.values()) for name, by_id in tasks.items() if by_id}
     if not tasks:
+        reasons = faults.to_dict()["examples"].get("no task", {})
         raise DataError(
-            f"{', '.join(map(str, paths))} holds no row of {', '.join(sorted(wanted)) or 'a gym'}. "
-            f"{next(iter(faults.to_dict()['examples'].get('no task', {})), 'Check the path.')}"
+            f"{', '.join(map(str, paths))} holds no row of {', '.join(sorted(names)) or 'a gym'}. "
+            f"{next(iter(reasons), 'Check the path.')}"
         )
     return GymRows(tasks, splits, faults)
 
@@ -123,6 +120,15 @@ def _marked(text: str) -> str | list[dict]:
 LESSON_FILES = ("lessons.jsonl", "merged_gym_sft.json", "merged_gym_sft.json.gz")
 
 
+def _dialogue(row: Mapping) -> list[tuple[str, str]]:  # (role, text)
+    "Read conversations of human, gpt and observation, or messages of roles"
+    return [
+        *([("system", row["system"])] if row.get("system") else []),
+        *((_SPEAKERS[turn["from"]], turn["value"]) for turn in row.get("conversations", ())),
+        *((turn["role"], turn["content"]) for turn in row.get("messages", ())),
+    ]
+
+
 def read_lessons(
     path: str | Path,  # of dialogues, one list or JSONL, also .gz, or a folder of `LESSON_FILES`
     system: bool = True,  # with the system message
@@ -130,29 +136,23 @@ def read_lessons(
     "Read dialogues as lessons, one for each turn of the policy; `DataError` if a row is none"
     path = Path(path)
     if path.is_dir():
-        there = [path / name for name in LESSON_FILES if (path / name).exists()]
-        if not there:
+        path = next((path / name for name in LESSON_FILES if (path / name).exists()), path)
+        if path.is_dir():
             raise DataError(f"{path} holds none of {', '.join(LESSON_FILES)}. Name the file.")
-        path = there[0]
     for row in read_rows(path):
-        number, row = row.row, row.values
         try:
-            said = [
-                *([("system", row["system"])] if row.get("system") else []),
-                *((_SPEAKERS[one["from"]], one["value"]) for one in row.get("conversations", ())),
-                *((one["role"], one["content"]) for one in row.get("messages", ())),
-            ]
+            dialogue = _dialogue(row.values)
         except (KeyError, TypeError, AttributeError) as e:
             raise DataError(
-                f"{path}, row {number}: {shorten(repr(row), 80)} is no dialogue ({e!r}). "
+                f"{path}, row {row.row}: {shorten(repr(row.values), 80)} is no dialogue ({e!r}). "
                 "Give conversations of human, gpt and observation, or messages of roles."
             ) from e
-        told: list[dict] = []
+        prompt: list[dict] = []
         lessons: list[dict] = []
-        for role, text in said:
+        for role, text in dialogue:
             if role == "assistant":
-                name = f"{row.get('id', number)}-{len(told)}"
-                lessons.append(sft_row(list(told), _marked(text), row_id=name))
+                name = f"{row.values.get('id', row.row)}-{len(prompt)}"
+                lessons.append(sft_row(list(prompt), _marked(text), row_id=name))
             if role != "system" or system:
-                told.append({"role": role, "name": "", "content": _marked(text)})
+                prompt.append({"role": role, "name": "", "content": _marked(text)})
         yield lessons

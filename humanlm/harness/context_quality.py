@@ -95,7 +95,7 @@ def quality_command(argv: Sequence[str]) -> int:  # exit code: 1 if nothing coul
     methods = Counter(row["method"] for row in report.rows)
     rated = ", ".join(f"{method} {n:,}" for method, n in sorted(methods.items()))
     about = (
-        f"{len(report.rows):,} records of {table_cell(c.gt)}, beside what {table_cell(c.gen)} holds; "
+        f"{len(report.rows):,} records of {table_cell(c.gt)}, beside {table_cell(c.gen)}; "
         f"rated by {table_cell(model)}, how: {rated}. Overall is 0.3 of the form and 0.7 of the "
         "observations. Files without a rating count 0 in the line of coverage."
     )

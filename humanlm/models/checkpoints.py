@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['CONTRACT_FILES', 'LoadedModel', 'save_model', 'has_adapter', 'packaged', 'locate', 'in_slices', 'model_of', 'is_path',
-           'is_lost', 'is_planned', 'nearest_folder', 'adapter_base', 'load_tokenizer', 'load_model', 'load_encoder',
-           'add_adapter', 'contract_files', 'merge_adapter', 'make_model']
+           'is_lost', 'is_planned', 'nearest_folder', 'adapter_base', 'load_tokenizer', 'load_model', 'add_adapter',
+           'contract_files', 'merge_adapter', 'make_model']
 
 # %% ../../nbs/models/04_checkpoints.ipynb #exported-imports
 import json
@@ -359,18 +359,15 @@ def load_model(
     device: str | None = None,  # None = a GPU if there is one
 ) -> LoadedModel:
     "Load a model and its tokenizer; `ModelError` says what is wrong with them and what to do"
-    from transformers import AutoModelForCausalLM
-
     where = locate(name)
     home = model_of(where)
     own = home if in_slices(where) else where
     base = adapter_base(own)
     loaded = _load(
-        AutoModelForCausalLM,
         base or own,
         check_name(dtype, DTYPES, "dtype", ModelError),
         device,
-        tokens=_with_tokenizer(home),
+        _with_tokenizer(home),
     )
     if base:
         loaded = loaded._replace(model=_with_adapter(loaded.model, own, base))
@@ -381,39 +378,26 @@ def load_model(
     return loaded
 
 
-def _load(kind, where, dtype, device, spare=(), tokens=None):
-    "Load a model of this kind, whose weights may lack those that begin with one of `spare`"
+def _load(where, dtype, device, tokens):
+    "Load a model and a tokenizer, which may lie elsewhere"
     import torch
-    from transformers import AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = _attempt(
         tokens or where,
         "tokenizer",
         lambda: AutoTokenizer.from_pretrained(tokens or where, trust_remote_code=False),
     )
-    model, report = _attempt(
+    model, report = _attempt(  # type: ignore[reportGeneralTypeIssues]
         where,
         "model",
-        lambda: kind.from_pretrained(
+        lambda: AutoModelForCausalLM.from_pretrained(
             where, dtype=getattr(torch, dtype), output_loading_info=True, trust_remote_code=False
         ),
     )
-    report["missing_keys"] = [
-        k for k in report["missing_keys"] if not str(k).startswith(tuple(spare))
-    ]
     _check_weights(where, model, tokenizer, report)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     return LoadedModel(model.to(device).eval(), tokenizer)
-
-# %% ../../nbs/models/04_checkpoints.ipynb #load_encoder
-def load_encoder(
-    name: str | Path,  # a local folder, or a model of the Hub
-    device: str | None = None,  # None = a GPU if there is one
-) -> LoadedModel:
-    "Load a model that turns each token into a vector, and its tokenizer"
-    from transformers import AutoModel
-
-    return _load(AutoModel, locate(name), "float32", device, spare=["pooler."])
 
 # %% ../../nbs/models/04_checkpoints.ipynb #add_adapter
 def add_adapter(

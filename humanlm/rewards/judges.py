@@ -9,7 +9,7 @@ __all__ = ['OracleJudge', 'RuleJudge', 'rule_reason', 'EmbedJudge']
 import csv
 from collections.abc import Callable
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -129,34 +129,15 @@ def _rule_opinion(
     return float(_sign(level, truth) * _sign(level, text))
 
 # %% ../../nbs/rewards/07_judges.ipynb #fit_logistic
-def _logistic(x: np.ndarray) -> np.ndarray:
-    "Map any numbers into [0, 1]"
-    return 1 / (1 + np.exp(-np.clip(x, -30, 30)))
-
-
 def _fit_logistic(
     x: np.ndarray,  # [N, F] features
     y: np.ndarray,  # [N] targets in [0, 1]
-    ridge: float = 0.1,  # pull of the slopes toward 0
-) -> np.ndarray:  # [1 + F] intercept and slopes; no slope is negative
-    "Fit a logistic regression; features whose slope would be negative get 0"
-    from scipy.optimize import minimize
+) -> Any:  # a classifier of scikit-learn
+    "Fit a logistic regression; a target counts as a right answer in part and a wrong one in part"
+    from sklearn.linear_model import LogisticRegression
 
-    x = np.column_stack([np.ones(len(x)), x])
-    pull, least = (
-        np.array([1e-6] + [ridge] * (x.shape[1] - 1)),
-        [(None, None)] + [(0, None)] * (x.shape[1] - 1),
-    )
-
-    def loss(w):
-        z = x @ w
-        return np.logaddexp(0, z).sum() - y @ z + pull @ w**2 / 2, x.T @ (
-            _logistic(z) - y
-        ) + pull * w
-
-    return minimize(
-        loss, np.zeros(x.shape[1]), jac=True, bounds=least, options={"ftol": 1e-14, "gtol": 1e-9}
-    ).x
+    sides, parts = np.repeat([1, 0], len(y)), np.r_[y, 1 - y]
+    return LogisticRegression(C=10, tol=1e-8).fit(np.tile(x, (2, 1)), sides, parts)
 
 # %% ../../nbs/rewards/07_judges.ipynb #EmbedJudge
 class EmbedJudge:
@@ -173,8 +154,8 @@ class EmbedJudge:
         self.embed, self.name, self.ledger = embed, name, Ledger()
 
     @cached_property
-    def weights(self) -> dict[str, np.ndarray]:
-        "Level → intercept, slope of the cosine, slope of the rules' opinion"
+    def models(self) -> dict[str, Any]:
+        "Level → logistic regression on the cosine and the rules' opinion"
         return {level: _fit_logistic(*_calibration(self.embed, level)) for level in HIERARCHY.names}
 
     async def __call__(self, request: JudgeRequest) -> list[Score]:
@@ -187,13 +168,11 @@ class EmbedJudge:
         )
         whole = (
             request.item == "reply" and request.level != "communication"
-        ) or request.level not in self.weights
-        weights = self.weights["response" if whole else request.level]
+        ) or request.level not in self.models
+        values = self.models["response" if whole else request.level].predict_proba(x)[:, 1]
         return [
             Score(id, float(value), "scored", _likeness_reason(*row), judge=self.name)
-            for id, value, row in zip(
-                request.candidates, _logistic(weights[0] + x @ weights[1:]), x
-            )
+            for id, value, row in zip(request.candidates, values, x)
         ]
 
 # %% ../../nbs/rewards/07_judges.ipynb #_likeness_reason

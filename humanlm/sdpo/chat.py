@@ -6,37 +6,22 @@
 __all__ = ['HELP', 'GROUPS', 'ABOUT', 'chat_command']
 
 # %% ../../nbs/sdpo/53_chat.ipynb #exported-imports
-import os
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..core.basics import ConfigError, HumanLMError
 from ..core.grammar import parse
 from ..data.viz import visible
-from .hindsight import HindsightConfig
-from .live import RECORD, SAVED, ChatModel, LiveChat, LiveConfig, LiveSignal
+from .hindsight import TEMPLATE
+from .live import ChatModel, LiveChat, LiveConfig, LiveSignal
 
 # %% ../../nbs/sdpo/53_chat.ipynb #signal_text
-def _signal_text(
-    tokens: Sequence[str], signal: Sequence[float], colours: bool = False
-) -> str:  # colours: of a terminal; otherwise numbers
-    "Write tokens with their signal"
-    most = max(map(abs, signal), default=0.0) or 1.0
+def _signal_text(tokens: Sequence[str], signal: Sequence[float]) -> str:
+    "Write tokens, those that moved with their signal"
     return "".join(
-        _coloured(visible(token), a, most)
-        if colours
-        else f"{visible(token)}[{a:+.1f}]"
-        if abs(a) >= 0.05
-        else visible(token)
+        visible(token) + (f"[{a:+.1f}]" if abs(a) >= 0.05 else "")
         for token, a in zip(tokens, signal)
     )
-
-
-def _coloured(text, a, most):
-    blues, reds = (231, 189, 153, 117, 75, 33), (231, 224, 217, 210, 203, 196)
-    colour = (blues if a > 0 else reds)[round(5 * min(1.0, abs(a) / most))]
-    return f"\x1b[30;48;5;{colour}m{text}\x1b[0m"
 
 
 def _spoken_plainly(text: str) -> str:
@@ -50,49 +35,40 @@ HELP = (
 )
 
 
-def _typed_line(question: str) -> str | None:
-    "Ask for a line; None at the end of the input"
+def _typed_line(question: str) -> str:
+    "Ask for a line; at the end of the input it is /quit"
     try:
         return input(question)
     except EOFError:
-        return None
+        return "/quit"
 
 
-def _last_signal(chat: LiveChat, colours: bool) -> str:
-    "Show what the last lesson did"
-    last = next((x for x in reversed(chat.lessons) if x.tokens), None)
-    return _signal_text(last.tokens, last.signal, colours) if last else "nothing was learned so far"
-
-
-def _converse(
-    chat: LiveChat,
-    read: Callable[[str], str | None] = _typed_line,  # question → what is said; None: nothing more
-) -> None:
-    "Talk until nothing more is said; the weights are saved however this ends"
-    colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+def _converse(chat: LiveChat, read: Callable[[str], str] = _typed_line) -> None:
+    "Talk until /quit is said; the weights are saved however this ends"
     try:
-        while (text := read("you> ")) is not None and text.strip() != "/quit":
-            if not text.strip():
-                continue
-            if text.startswith("/"):
-                shown = text.strip() == "/signal"
-                print(_last_signal(chat, colours) if shown else HELP, flush=True)
-                continue
-            try:
-                lesson, answer = chat.say(text)
-            except HumanLMError as e:
-                print(f"error: {e}", flush=True)
-                continue
-            if lesson:
-                print(f"       ({lesson})", flush=True)
-            print(f"model> {_spoken_plainly(answer)}", flush=True)
+        while (text := read("you> ").strip()) != "/quit":
+            if text == "/signal":
+                last = next((x for x in reversed(chat.lessons) if x.tokens), None)
+                text = _signal_text(last.tokens, last.signal) if last else "nothing learned so far"
+                print(text, flush=True)
+            elif text.startswith("/"):
+                print(HELP, flush=True)
+            elif text:
+                try:
+                    lesson, answer = chat.say(text)
+                except HumanLMError as e:
+                    print(f"error: {e}", flush=True)
+                    continue
+                if lesson:
+                    print(f"       ({lesson})", flush=True)
+                print(f"model> {_spoken_plainly(answer)}", flush=True)
     finally:
         chat.save()
 
 # %% ../../nbs/sdpo/53_chat.ipynb #chat_command
-GROUPS = {"model": ChatModel, "live": LiveConfig, "sdpo": LiveSignal, "hindsight": HindsightConfig}
+GROUPS = {"model": ChatModel, "live": LiveConfig, "sdpo": LiveSignal}
 ABOUT = "Chat with a model that learns from each thing you say to it. " + HELP
-_TEXTS = (HELP, ABOUT, HindsightConfig().template, *str(LiveConfig.__doc__).split())
+_TEXTS = (HELP, ABOUT, TEMPLATE, *str(LiveConfig.__doc__).split())
 # from which the tiny model makes its tokens
 
 
@@ -101,9 +77,9 @@ def chat_command(argv: Sequence[str]) -> int:
     s = parse(GROUPS, argv or ["--help"], ABOUT, runs=False)
     folder = Path(s.live.out)
     if folder.exists() and any(folder.iterdir()):
-        on = f"; with --model.name {folder / SAVED} the chat that is there goes on"
         raise ConfigError(
-            f"{folder} is not empty. Name a new --live.out{on * (folder / SAVED).exists()}."
+            f"{folder} is not empty. Name a new --live.out; a chat that is there goes on with "
+            "--model.name FOLDER/model."
         )
     if s.dry_run:
         print(f"model   {s.model.name}\nfolder  {folder}")
@@ -111,14 +87,7 @@ def chat_command(argv: Sequence[str]) -> int:
     loaded = s.model.load(_TEXTS, trained=True)
     folder.mkdir(parents=True, exist_ok=True)
     s.save(folder / "config.yaml")
-    chat = LiveChat(
-        loaded,
-        s.live,
-        s.hindsight,
-        s.sdpo,
-        s.model.max_prompt_tokens,
-        folder,
-    )
+    chat = LiveChat(loaded, s.live, s.sdpo, s.model.max_prompt_tokens, folder)
     print(f"{folder}: {HELP}", flush=True)
     _converse(chat)
     return 0

@@ -14,15 +14,12 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from ..core.basics import require
-from ..data.trajectory import Trajectory
 from ..methods.functions import ask_row
 from ..models.checkpoints import LoadedModel
 from ..models.config import ModelConfig
 from humanlm.sdpo.hindsight import (
     AssistantReply,
     Followup,
-    HindsightConfig,
     Interaction,
     SDPOConfig,
     contexts,
@@ -38,25 +35,10 @@ class LiveConfig:
 
     out: str = "runs/live"
     """A new folder for the record of the chat and, at its end, the weights."""
-    system: str = ""
-    """What stands before the conversation. Empty: nothing."""
     learning_rate: float = 5e-6
     """Of AdamW. 5e-6 suits models of 8 billion weights; a tiny model needs about 1e-3."""
-    steps: int = 1
-    """Updates for each follow-up; the contexts are scored anew for each."""
     max_tokens: int = 512
     """Longest answer, in tokens."""
-    temperature: float = 1.0
-    """Of the answers. 0: always the most likely token."""
-    seed: int = 0
-    """Of the answers."""
-
-    def __post_init__(self):
-        require(
-            "live",
-            (bool(self.out.strip()), "out names no folder"),
-            (self.steps >= 1, f"steps must be at least 1, got {self.steps}"),
-        )
 
 
 @dataclass(frozen=True)
@@ -80,9 +62,9 @@ class ChatModel(ModelConfig):
         "Load it; to be trained: in float32, or with an adapter where one is asked for"
         from humanlm.models.checkpoints import add_adapter, make_model
 
-        own = self.name == "tiny" and self.template == "own"
+        tiny = self.name == "tiny" and self.template == "own"
         dtype = "float32" if trained and not self.lora_rank else self.dtype
-        config = replace(self, template="chatml" if own else self.template, dtype=dtype)
+        config = replace(self, template="chatml" if tiny else self.template, dtype=dtype)
         loaded = make_model(config, texts)
         if not trained:
             return loaded
@@ -96,18 +78,10 @@ class Lesson(NamedTuple):
     tokens: Sequence[str] = ()  # of the answer it was about; none where nothing was learned
     signal: Sequence[float] = ()  # one for each
 
-    @property
-    def reason(self) -> str:
-        "Why nothing was learned; empty where something was"
-        return next(iter(self.interaction.filters), "")
-
     def __str__(self) -> str:
-        if self.reason:
-            return f"nothing learned: {self.reason}"
-        return (
-            f"learned from {len(self.tokens)} tokens, mean signal "
-            f"{self.interaction.learned['signal']:+.3f}"
-        )
+        if self.interaction.filters:
+            return f"nothing learned: {self.interaction.filters[0]}"
+        return f"learned from {len(self.tokens)} tokens, mean signal {fmean(self.signal):+.3f}"
 
 # %% ../../nbs/sdpo/52_live.ipynb #LiveChat
 RECORD, SAVED = "record.jsonl", "model"
@@ -128,7 +102,6 @@ class LiveChat:
         self,
         loaded: LoadedModel,
         config: LiveConfig = LiveConfig(),
-        hindsight: HindsightConfig = HindsightConfig(),
         sdpo: LiveSignal = LiveSignal(),
         max_prompt_tokens: int = 4096,  # longest context without the hindsight block
         folder: Path | None = None,  # where the record is written; None: nowhere
@@ -138,15 +111,15 @@ class LiveChat:
         from humanlm.training.trainer import MethodTrainer
 
         quiet_libraries()
-        self.loaded, self.config, self.hindsight = loaded, config, hindsight
+        self.loaded, self.config = loaded, config
         self.limit, self.folder = max_prompt_tokens, folder
-        self.messages = [{"role": "system", "content": config.system}] if config.system else []
+        self.messages: list[dict] = []
         self.pending: Interaction | None = None  # the last answer, until something is said to it
         self.lessons: list[Lesson] = []
         self.room = TemporaryDirectory()  # the trainer wants a folder, and leaves nothing in it
-        own = {"learning_rate": config.learning_rate, "temperature": config.temperature or 1.0}
-        args = trainer_args(OPTIONS | own, self.room.name, 1, 1, 1, config.max_tokens, config.seed)
-        method = sdpo_method(sdpo, offline(), *loaded, hindsight, self.limit)
+        options = OPTIONS | {"learning_rate": config.learning_rate}
+        args = trainer_args(options, self.room.name, 1, 1, 1, config.max_tokens, 0)
+        method = sdpo_method(sdpo, offline(), *loaded, self.limit)
         self.trainer = MethodTrainer(
             *loaded, method, [ask_row("", "live")], args, max_prompt_tokens=self.limit
         )
@@ -163,21 +136,19 @@ class LiveChat:
         return lesson, reply
 
     def answer(self, messages: Sequence[dict]) -> Interaction:  # without a follow-up
-        "Let the model write after the last messages, and keep the ids as they were drawn"
+        "Let the model write after the last messages, and note the ids as they were drawn"
         from humanlm.models.generation import generate
 
-        c, turn = self.config, len(self.lessons)
-        first = [m for m in messages[:1] if m["role"] == "system"]
-        seen = list(messages[len(first) :][-WINDOW:])
-        seen = first + (seen if seen[0]["role"] == "user" else seen[1:])
-        prompt = contexts(self.loaded.tokenizer, seen, "", self.hindsight, self.limit).plain
-        drawn = {"temperature": c.temperature, "seed": c.seed + turn}
-        found = generate(*self.loaded, [prompt], c.max_tokens, **drawn)[0]
+        turn = len(self.lessons)
+        seen = list(messages[-WINDOW:])  # an odd number, so that the first one is the user's
+        prompt = contexts(self.loaded.tokenizer, seen, "", self.limit).plain
+        drawn = {"temperature": 1.0, "seed": turn}
+        completion = generate(*self.loaded, [prompt], self.config.max_tokens, **drawn)[0]
         reply = AssistantReply(
-            found.text,
-            tuple(found.ids),
-            tuple(min(p, 0.0) for p in found.logps or ()),
-            "length" if found.finish == "length" else "stop",
+            completion.text,
+            tuple(completion.ids),
+            tuple(completion.logps or ()),
+            "length" if completion.finish == "length" else "stop",
         )
         return Interaction(
             f"live_{turn:06d}",
@@ -185,44 +156,38 @@ class LiveChat:
             reply,
             Followup("", "live"),
             turn=turn,
-            sampling=drawn | {"max_tokens": c.max_tokens},
+            sampling=drawn,
             timestamp=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         )
 
     def learn(self, text: str) -> Lesson:
-        "Learn from what was said to the last answer, and write it down"
+        "Learn from what was said to an answer, and write it down"
         from humanlm.sdpo.method import logged_row
 
-        asked, tokenizer = self.pending, self.loaded.tokenizer
-        assert asked is not None  # somebody has said something
-        said = replace(asked, followup=Followup(text, "live"))
-        reason = problem(
-            asked.messages, asked.completion.text, text, tokenizer, self.hindsight, self.limit
+        assert self.pending  # somebody speaks to an answer
+        heard, tokenizer = (
+            replace(self.pending, followup=Followup(text, "live")),
+            self.loaded.tokenizer,
         )
-        done: list[Trajectory] = []
+        reason = problem(heard.messages, heard.completion.text, text, tokenizer, self.limit)
         if not reason:
-            self.trainer.rows = [logged_row(said, tokenizer, self.limit, self.config.max_tokens)]
-            done = [t for _ in range(self.config.steps) if (t := self.update())]
-            if not done:
+            self.trainer.rows = [logged_row(heard, tokenizer, self.limit, self.config.max_tokens)]
+            self.trainer.train()
+            if not self.finite:
                 reason = "the gradient is not finite; begin anew with a lower live.learning_rate"
         if reason:
-            lesson = Lesson(replace(said, filters=(reason,)))
+            lesson = Lesson(replace(heard, filters=(reason,)))
         else:
-            of = done[0].signals
-            signal = [h - p for h, p in zip(of["hindsight"], of["plain"])]
-            about = {"signal": fmean(signal), "tokens": len(signal), "steps": len(done)}
-            tokens = [str(tokenizer.decode([i])) for i in done[0].completion_ids]
-            lesson = Lesson(replace(said, learned=about), tokens, signal)
+            t = self.trainer.trajectories[0]
+            signal = [h - p for h, p in zip(t.signals["hindsight"], t.signals["plain"])]
+            about = {"signal": fmean(signal), "tokens": len(signal)}
+            tokens = [str(tokenizer.decode([i])) for i in t.completion_ids]
+            lesson = Lesson(replace(heard, learned=about), tokens, signal)
         self.pending = None
         self.lessons.append(lesson)
         if self.folder:
             write_interactions(self.folder / RECORD, [x.interaction for x in self.lessons])
         return lesson
-
-    def update(self) -> Trajectory | None:  # None: the gradient is not finite
-        "Take one step; the trajectory as it was scored before"
-        self.trainer.train()
-        return self.trainer.trajectories[0] if self.finite else None
 
     def check(self, optimizer, *_) -> None:
         "Let a step change nothing whose gradient is not finite"

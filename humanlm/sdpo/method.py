@@ -9,11 +9,11 @@ __all__ = ['FOLLOWUP', 'SIGNS', 'signals', 'online', 'logged_row', 'offline', 's
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from ..core.stats import known_mean
 from ..data.trajectory import Trajectory, Turn
@@ -23,10 +23,8 @@ from ..methods.losses import divergence, importance, in_chunks, token_signal
 from ..methods.method import Batch, Method
 from ..methods.policies import Policy, RolloutError, row_seeds
 from ..methods.rollouts import Rollout, single_turn
-from ..methods.shares import from_everywhere
 from ..models.logps import chosen_logps, completion_states, token_logps
 from humanlm.sdpo.hindsight import (
-    HindsightConfig,
     Interaction,
     SDPOConfig,
     contexts,
@@ -55,19 +53,18 @@ def signals(
     model: Any,  # a causal language model of transformers
     tokenizer: Any,
     interactions: Sequence[Interaction],
-    config: HindsightConfig = HindsightConfig(),
     limit: int = 2048,  # longest plain context, in tokens
 ) -> list[_Signal]:
     "Score each reply twice; `HindsightError` where an interaction does not fit"
+    if not interactions:
+        return []
     ids = [reply_ids(tokenizer, i.completion) for i in interactions]
-    asked = [contexts(tokenizer, i.messages, i.followup.text, config, limit) for i in interactions]
+    both = [contexts(tokenizer, i.messages, i.followup.text, limit) for i in interactions]
     with torch.no_grad():
         plain, hindsight = (
-            (token_logps(model, prompts, ids).logps.tolist() for prompts in zip(*asked))
-            if asked
-            else ([], [])
+            token_logps(model, prompts, ids).logps.tolist() for prompts in zip(*both)
         )
-    return [_Signal(own, p[: len(own)], h[: len(own)]) for own, p, h in zip(ids, plain, hindsight)]
+    return [_Signal(x, p[: len(x)], h[: len(x)]) for x, p, h in zip(ids, plain, hindsight)]
 
 # %% ../../nbs/40_sdpo.ipynb #Teacher
 class _Teacher:
@@ -95,9 +92,9 @@ class _Teacher:
         "Take in new weights after a step of the optimiser"
         if self.kind == "ema":
             with torch.no_grad():
-                own = dict(self.copy.named_parameters())
+                means = dict(self.copy.named_parameters())
                 for name, new in plain_weights(model):
-                    own[name].lerp_(new.to(own[name].dtype), self.rate)
+                    means[name].lerp_(new.to(means[name].dtype), self.rate)
 
     def note(self, trajectories: Sequence[Trajectory]) -> list:
         return []
@@ -125,7 +122,7 @@ FOLLOWUP = "followup"  # the role of its turn in a trajectory
 
 
 def _followup_of(t: Trajectory) -> str | None:
-    "Find what the user said about a reply; None: asking failed"
+    "Return what the user said about a reply; None: asking failed"
     return next((turn.text for turn in t.turns if turn.role == FOLLOWUP), None)
 
 
@@ -134,23 +131,16 @@ def online(user: FollowupUser) -> Rollout:  # user: who reacts
     write = single_turn()
 
     async def rollout(rows: Sequence[dict], policy: Policy) -> list[Trajectory]:
-        done, seeds = await write(rows, policy), row_seeds(rows, policy)
-        said = await user(
-            [
-                Exchange(tuple(row["prompt"]), t.text, seed)
-                for row, t, seed in zip(rows, done, seeds)
-            ]
+        replies, seeds = await write(rows, policy), row_seeds(rows, policy)
+        reactions = await user(
+            [Exchange(tuple(row["prompt"]), t.text, s) for row, t, s in zip(rows, replies, seeds)]
         )
-        if (
-            rows
-            and all(reaction.text is None for reaction in said)
-            and any(t.text.strip() for t in done)
-        ):
+        if any(t.text.strip() for t in replies) and all(r.text is None for r in reactions):
             raise RolloutError(
                 f"{user.name} reacted to none of {len(rows)} replies; the first reason: "
-                f"{said[0].error}"
+                f"{reactions[0].error}"
             )
-        return [_heard(t, reaction) for t, reaction in zip(done, said, strict=True)]
+        return [_heard(t, reaction) for t, reaction in zip(replies, reactions, strict=True)]
 
     return rollout
 
@@ -158,11 +148,11 @@ def online(user: FollowupUser) -> Rollout:  # user: who reacts
 def _heard(t: Trajectory, reaction: Reaction) -> Trajectory:
     "Put what a user said behind a reply; with the true preference where the user follows a rule"
     taste, end = TASTES.get(reaction.user.removeprefix("rule/")), len(t.completion_ids)
-    said = (Turn(FOLLOWUP, reaction.text, (end, end)),) if reaction.text is not None else ()
+    turns = () if reaction.text is None else (Turn(FOLLOWUP, reaction.text, (end, end)),)
     return replace(
         t,
-        turns=(*t.turns, *said),
-        errors=(*t.errors, *([f"user: {reaction.error}"] if reaction.error else ())),
+        turns=(*t.turns, *turns),
+        errors=(*t.errors, f"user: {reaction.error}") if reaction.error else t.errors,
         rewards={"preference": taste.score(t.text)} if taste else {},
         usage={"tokens_out": reaction.tokens} if reaction.tokens else None,
     )
@@ -175,12 +165,10 @@ def logged_row(
     max_tokens: int = 2048,  # longest reply; what is longer is cut and loses its end token
 ) -> dict:
     "Make a row of a logged interaction, whose reply is not written but read"
-    ids = reply_ids(tokenizer, interaction.completion, max_tokens)
-    row = ask_row("", interaction.id, max_tokens)
-    return row | {
+    return ask_row("", interaction.id, max_tokens) | {
         "prompt": fit_messages(tokenizer, interaction.messages, limit),
         "speaker": "",
-        "reply_ids": ids,
+        "reply_ids": reply_ids(tokenizer, interaction.completion, max_tokens),
         "reply": interaction.completion.text,
         "followup": interaction.followup.text,
         "user_id": interaction.user_id,
@@ -217,64 +205,51 @@ def _logged(row, prompt_ids, i):
 SIGNS = (1.0, -1.0, 1.0)  # of the logits after hindsight, contrast and plain context
 
 
-class _HindsightReader:
-    "Reads replies as the teacher does: after their follow-ups"
+def _rows(ids, mask):
+    return [row[there.bool()].tolist() for row, there in zip(ids, mask)]
 
-    def __init__(
-        self,
-        config: SDPOConfig,
-        hindsight: HindsightConfig,
-        tokenizer: Any,
-        teacher: _Teacher,
-        limit: int = 2048,
-    ):
-        self.config, self.hindsight, self.tokenizer, self.teacher, self.limit = (
-            config,
-            hindsight,
-            tokenizer,
-            teacher,
-            limit,
-        )
+
+def _padded(reads: Sequence[Sequence[list[int]]], device: Any) -> dict[str, torch.Tensor]:
+    "Stack the contexts of B rows into ids `[B, C, P]`, and where they are"
+    count = max(map(len, reads)) or 1
+    every = [torch.tensor(ids or [-1]) for read in reads for ids in (*read, *[[]] * count)[:count]]
+    ids = pad_sequence(every, batch_first=True, padding_value=-1).view(len(reads), count, -1)
+    return {"read_ids": ids.clamp(min=0).to(device), "reads": (ids >= 0).long().to(device)}
+
+# %% ../../nbs/40_sdpo.ipynb #SelfDistillation
+class _SelfDistillation:
+    "Hindsight as an advantage (the sampled token), or as a loss (the vocabulary)"
+
+    def __init__(self, config: SDPOConfig, tokenizer: Any, teacher: _Teacher, limit: int):
+        self.config, self.tokenizer, self.teacher, self.limit = config, tokenizer, teacher, limit
+        self.temperature = 1.0
 
     def fault(self, t: Trajectory, row: Mapping) -> str:
         "Say why a reply moves nothing; empty: it does"
-        return problem(
-            row["prompt"],
-            t.text,
-            _followup_of(t),
-            self.tokenizer,
-            self.hindsight,
-            self.limit,
-            self.config.score_empty,
-        )
+        followup, empty = _followup_of(t), self.config.score_empty
+        return problem(row["prompt"], t.text, followup, self.tokenizer, self.limit, empty)
 
     def contexts(self, batch: Batch) -> list[list[list[int]]]:
         "Render the contexts in which the teacher reads each row; none where nothing is moved"
-        said = [
-            None if self.fault(t, row) else _followup_of(t)
-            for t, row in zip(batch.trajectories, batch.rows)
-        ]
-        others = (
-            _others(batch.rows, said) if self.config.contrast == "shuffled" else [""] * len(said)
-        )
-        found = []
-        for row, t, text, other in zip(batch.rows, batch.trajectories, said, others):
-            told = (
-                [] if text is None else [text] if self.config.contrast == "none" else [text, other]
-            )
-            read = [
-                contexts(self.tokenizer, row["prompt"], each, self.hindsight, self.limit).hindsight
-                for each in told
+        contrast = self.config.contrast == "empty"
+
+        def read(t, row):
+            texts = [_followup_of(t) or "", *[""] * contrast]
+            shown = [
+                contexts(self.tokenizer, row["prompt"], text, self.limit).hindsight
+                for text in texts
             ]
-            found.append([*read, t.prompt_ids] if len(read) > 1 else read)
-        return found
+            return [*shown, *[t.prompt_ids] * contrast]
+
+        pairs = zip(batch.trajectories, batch.rows)
+        return [[] if self.fault(t, row) else read(t, row) for t, row in pairs]
 
     def states(
-        self, model: Any, read: Sequence[Sequence[list[int]]], written: Sequence[list[int]]
+        self, model: Any, reads: Sequence[Sequence[list[int]]], written: Sequence[list[int]]
     ) -> list[tuple[Any, float]]:
         "Give states and weights whose logits add up to the teacher's"
         parts = self.teacher.parts(model)
-        if not in_one_piece(model) and any(own is model for own, _ in parts):
+        if not in_one_piece(model) and any(reader is model for reader, _ in parts):
             raise ShardingError(
                 f"The teacher is the model itself (sdpo.teacher {self.teacher.kind}), "
                 "which is split over processes, and it is asked within a step. "
@@ -282,57 +257,46 @@ class _HindsightReader:
                 "on each GPU (accelerate launch --multi_gpu)."
             )
         return [
-            (completion_states(own, prompts, written), share * sign)
-            for prompts, sign in zip(zip(*read), SIGNS)
-            for own, share in parts
+            (completion_states(reader, prompts, written), share * sign)
+            for prompts, sign in zip(zip(*reads), SIGNS)
+            for reader, share in parts
         ]
 
     def scored(
-        self, batch: Batch, read: Sequence[Sequence[list[int]]]
+        self, batch: Batch, reads: Sequence[Sequence[list[int]]]
     ) -> torch.Tensor:  # [B, T] in float32; nan: nothing to score
         "Compute the teacher's log-probabilities of the replies"
-        found, rows = (
-            torch.full(batch.mask.shape, torch.nan, device=batch.mask.device),
-            [i for i, each in enumerate(read) if each],
-        )
+        scores = torch.full(batch.mask.shape, torch.nan, device=batch.mask.device)
+        rows = [i for i, read in enumerate(reads) if read]
         if not rows:
-            return found
-        found[rows] = 0.0
+            return scores
+        scores[rows] = 0.0
         policy: Any = batch.policy
         written = [batch.trajectories[i].completion_ids for i in rows]
         with torch.no_grad(), policy.computing():
-            (first, share), *others = self.states(policy.model, [read[i] for i in rows], written)
+            (first, share), *others = self.states(policy.model, [reads[i] for i in rows], written)
 
             def chosen(one, rest, ids):
                 return chosen_logps(one if rest is None else share * one + rest, ids)
 
             logps = in_chunks(chosen, first, others, first.ids, temperature=policy.temperature)
         row, column = first.mask.nonzero(as_tuple=True)
-        found[torch.tensor(rows, device=row.device)[row], column] = logps.to(found)
-        return found
-
-# %% ../../nbs/40_sdpo.ipynb #SelfDistillation
-class _SelfDistillation:
-    "Hindsight as an advantage (the sampled token), or as a loss (the vocabulary)"
-
-    def __init__(self, config: SDPOConfig, reader: _HindsightReader, start: Any = None):
-        self.config, self.reader, self.temperature = config, reader, 1.0
-        self.reference: Any = frozen_copy(start) if config.kl and not config.is_sampled else None
+        scores[torch.tensor(rows, device=row.device)[row], column] = logps.to(scores)
+        return scores
 
     def advantage(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         "Read the replies in hindsight; those of the training pass count, these are a record"
         policy: Any = batch.policy
-        self.temperature, read = policy.temperature, self.reader.contexts(batch)
+        self.temperature, reads = policy.temperature, self.contexts(batch)
         recorded, sampled = policy.step % self.config.log_every == 0, self.config.is_sampled
-        found = {"hindsight": self.reader.scored(batch, read)} if sampled or recorded else {}
+        tensors = {"hindsight": self.scored(batch, reads)} if sampled or recorded else {}
         if not sampled:
-            found |= _padded(read, batch)
+            tensors |= _padded(reads, batch.mask.device)
         if not recorded:
-            return torch.full((len(batch.rows),), torch.nan, device=batch.mask.device), found
-        found["plain"] = policy.token_logps(
-            *zip(*((t.prompt_ids, t.completion_ids) for t in batch.trajectories))
-        ).to(batch.mask.device)
-        return self.signal(found["plain"], found | {"completion_mask": batch.mask})[0], found
+            return torch.full((len(batch.rows),), torch.nan, device=batch.mask.device), tensors
+        prompts, written = zip(*((t.prompt_ids, t.completion_ids) for t in batch.trajectories))
+        tensors["plain"] = policy.token_logps(prompts, written).to(batch.mask.device)
+        return self.signal(tensors["plain"], tensors | {"completion_mask": batch.mask})[0], tensors
 
     def signal(
         self, logps: torch.Tensor, inputs: Mapping[str, torch.Tensor]
@@ -340,121 +304,54 @@ class _SelfDistillation:
         "Make advantages `[B, T]` of the training pass (arXiv 2603.12273, section 3)"
         c, mask, hindsight = self.config, inputs["completion_mask"].bool(), inputs["hindsight"]
         raw = token_signal(hindsight, logps, mask, skip=c.skip)
-        known = mask & ~hindsight.isnan()
-        numbers = {
-            "signal/mean": raw,
-            "signal/size": raw.abs(),
-            "signal/plain": logps,
-            "signal/hindsight": hindsight,
-        }
-        return token_signal(hindsight, logps, mask, c.centre, skip=c.skip), {
-            name: x[known].mean() for name, x in numbers.items()
-        }
+        scored = mask & ~hindsight.isnan()
+        numbers = {"signal/mean": raw[scored].mean(), "signal/size": raw[scored].abs().mean()}
+        return token_signal(hindsight, logps, mask, c.centre, skip=c.skip), numbers
 
     def loss(
         self, model: Any, inputs: Mapping[str, torch.Tensor]
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         "Compute the divergence from the teacher at each position (arXiv 2601.20802, section 3)"
-        c, mask, heard = (
-            self.config,
-            inputs["completion_mask"].bool(),
-            inputs["reads"].bool().flatten(1).any(1, keepdim=True),
-        )
-        prompts, written = (
-            _rows(inputs["prompt_ids"], inputs["prompt_mask"]),
-            _rows(inputs["completion_ids"], mask),
-        )
-        read = [
-            [ids[m.bool()].tolist() or prompt for ids, m in zip(*each)]
-            for prompt, *each in zip(prompts, inputs["read_ids"], inputs["reads"])
+        c, mask = self.config, inputs["completion_mask"].bool()
+        prompts = _rows(inputs["prompt_ids"], inputs["prompt_mask"])
+        written = _rows(inputs["completion_ids"], mask)
+        reads = [
+            [ids or prompt for ids in _rows(*read)]
+            for prompt, *read in zip(prompts, inputs["read_ids"], inputs["reads"])
         ]
         student = completion_states(model, prompts, written)
         with torch.no_grad():
-            teachers = self.reader.states(model, read, written)
-        weights = (
-            inputs["weights"] * heard * (torch.arange(mask.shape[1], device=mask.device) >= c.skip)
-        )[mask]
-        if "old_per_token_logps" in inputs:
-            weights = weights * self.drift(student, inputs["old_per_token_logps"][mask])
+            teachers = self.states(model, reads, written)
+        heard = inputs["reads"].bool().flatten(1).any(1, keepdim=True)
+        late = torch.arange(mask.shape[1], device=mask.device) >= c.skip
+        weights = (inputs["weights"] * heard * late)[mask]
+        if "old_per_token_logps" in inputs:  # the policy has moved since it wrote them
+            with torch.no_grad():
+                logps = in_chunks(
+                    lambda ours, _, ids: chosen_logps(ours, ids),
+                    student,
+                    [],
+                    student.ids,
+                    temperature=self.temperature,
+                )
+            weights = weights * importance(logps, inputs["old_per_token_logps"][mask])
 
         def compared(ours, theirs):
             return divergence(ours, theirs, c.alpha, c.topk if c.form == "topk" else None)
 
-        found = in_chunks(compared, student, teachers, temperature=self.temperature)
-        total = (found * weights).sum()
-        if self.reference is not None:
-            total = total + c.kl * self.distance(
-                student, prompts, written, (inputs["weights"] * heard)[mask]
-            )
-        return total, {"signal/divergence": found.detach()[weights > 0].mean()}
+        gaps = in_chunks(compared, student, teachers, temperature=self.temperature)
+        return (gaps * weights).sum(), {"signal/divergence": gaps.detach()[weights > 0].mean()}
 
-    def drift(self, student: Any, old: torch.Tensor) -> torch.Tensor:
-        "Weigh tokens by how far the policy has moved since it wrote them"
-
-        def chosen(ours, _, ids):
-            return chosen_logps(ours, ids)
-
-        with torch.no_grad():
-            logps = in_chunks(chosen, student, [], student.ids, temperature=self.temperature)
-        return importance(logps, old)
-
-    def distance(
-        self,
-        student: Any,
-        prompts: Sequence[list[int]],
-        written: Sequence[list[int]],
-        weights: torch.Tensor,
-    ) -> torch.Tensor:
-        "Compute the KL divergence from the starting weights on the same prefixes"
-        with torch.no_grad():
-            start = completion_states(self.reference.to(student.states.device), prompts, written)
-        return (
-            in_chunks(divergence, student, [(start, 1.0)], temperature=self.temperature) * weights
-        ).sum()
-
-# %% ../../nbs/40_sdpo.ipynb #helpers
-def _others(rows, said):
-    "Find for each row what was said about another prompt, in any process; empty where none is"
-    every, own = from_everywhere([(row["row_id"], text) for row, text in zip(rows, said)])
-
-    def another(i):
-        return next(
-            (
-                text
-                for name, text in [*every[i + 1 :], *every[:i]]
-                if text is not None and name != every[i][0]
-            ),
-            "",
-        )
-
-    return [another(i) for i in range(len(every))][own]
-
-
-def _rows(ids, mask):
-    return [row[kept.bool()].tolist() for row, kept in zip(ids, mask)]
-
-
-def _padded(read, batch):
-    "Stack contexts into `[B, C, P]`, and where their tokens are"
-    count, device = max(map(len, read), default=0) or 1, batch.mask.device
-    wide = max((len(ids) for each in read for ids in each), default=0) or 1
-    ids, there = (torch.zeros(len(read), count, wide, dtype=torch.long) for _ in range(2))
-    for i, each in enumerate(read):
-        for j, own in enumerate(each):
-            ids[i, j, : len(own)], there[i, j, : len(own)] = torch.tensor(own), 1
-    return {"read_ids": ids.to(device), "reads": there.to(device)}
-
-
-def _skip_metrics(batch: Batch, reader: _HindsightReader) -> dict[str, float]:
-    "Count what moves nothing, by reason; the users' true preference where it is known"
-    faults = Counter(reader.fault(t, row) for t, row in zip(batch.trajectories, batch.rows))
-    liked = [t.rewards["preference"] for t in batch.trajectories if "preference" in t.rewards]
-    shares = {
-        f"skipped/{name.replace(' ', '_')}": n / len(batch.rows)
-        for name, n in faults.items()
-        if name
-    }
-    return shares | ({"user/preference": known_mean(liked)} if liked else {})
+    def metrics(self, batch: Batch) -> dict[str, float]:
+        "Count what moves nothing, by reason; the users' true preference where it is known"
+        faults = Counter(map(self.fault, batch.trajectories, batch.rows))
+        liked = [t.rewards["preference"] for t in batch.trajectories if "preference" in t.rewards]
+        shares = {
+            f"skipped/{name.replace(' ', '_')}": n / len(batch.rows)
+            for name, n in faults.items()
+            if name
+        }
+        return shares | ({"user/preference": known_mean(liked)} if liked else {})
 
 # %% ../../nbs/40_sdpo.ipynb #sdpo_method
 def sdpo_method(
@@ -462,16 +359,12 @@ def sdpo_method(
     rollout: Rollout,  # from `online` or `offline`
     model: Any,  # as it is before training; what a teacher copies
     tokenizer: Any,
-    hindsight: HindsightConfig = HindsightConfig(),
     limit: int = 2048,  # longest plain context, in tokens
 ) -> Method:
     "Make a method that learns from follow-ups"
     teacher = _Teacher(model, config.teacher, config.rate)
-    reader = _HindsightReader(config, hindsight, tokenizer, teacher, limit)
-    made, shared = (
-        _SelfDistillation(config, reader, model),
-        {"memory": teacher, "metrics": partial(_skip_metrics, reader=reader), "reads": True},
-    )
+    made = _SelfDistillation(config, tokenizer, teacher, limit)
+    method = Method(rollout, made.advantage, memory=teacher, metrics=made.metrics, reads=True)
     if config.is_sampled:
-        return Method(rollout, made.advantage, signal=made.signal, **shared)
-    return Method(rollout, made.advantage, loss=made.loss, alone=True, **shared)
+        return method._replace(signal=made.signal)
+    return method._replace(loss=made.loss, alone=True)

@@ -4,15 +4,12 @@
 
 # %% auto #0
 __all__ = ['HISTORY', 'MAX_CHARS', 'MAX_MESSAGE_CHARS', 'TLDR_MARK', 'TLDR_SYSTEM', 'KINDS', 'FILES', 'prepare_command',
-           'require_prepared', 'read_prompts']
+           'require_prepared']
 
 # %% ../../nbs/sdpo/02_preparation.ipynb #exported-imports
-import json
-import random
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +22,6 @@ from humanlm.core.basics import (
     atomic_write,
     check_name,
     fingerprint,
-    require,
     shorten,
     to_dict,
     to_json,
@@ -43,91 +39,32 @@ from humanlm.sdpo.hindsight import (
     Interaction,
     as_messages,
     is_blank,
-    message_text,
 )
 
 # %% ../../nbs/sdpo/02_preparation.ipynb #PrepareConfig
 @dataclass(frozen=True)
 class _PrepareConfig:
-    "What is read, what is left out, and where the rest goes"
+    "What is read, and where the rest goes"
 
     train: str = ""
-    """A file (.jsonl, .csv, .parquet), a folder of them, or a set on the Hub. Empty: the set that
+    """A file (.jsonl, .parquet), a folder of them, or a set on the Hub. Empty: the set that
     the kind was published with."""
     validation: str = ""
     """The same for validation; nothing of it occurs in train. Empty: none, or the published set's
     where train is empty."""
     out: str = ""
     """Folder to write. Empty: prepared/KIND."""
-    limit: int | None = None
-    """Prompts or conversations of train at most, mixed by the seed. null: all, in their order."""
-    seed: int = 42
-    """Of that order."""
-
-    def __post_init__(self):
-        require(
-            "prepare",
-            (
-                self.limit is None or self.limit > 0,
-                f"limit must be positive, got {self.limit}",
-            ),
-        )
 
 
-HISTORY = 5  # messages before a reply that are kept, beside the system message
+HISTORY = 5  # messages before a reply, beside the system message
 MAX_CHARS, MAX_MESSAGE_CHARS = 100_000, 4096  # of a conversation or a prompt, and of a message
 
 # %% ../../nbs/sdpo/02_preparation.ipynb #Tally
-@dataclass
-class _Tally:
-    "How many were read, left out and kept"
-
-    rows: int = 0  # read
-    replies: int = 0  # found in the conversations that stay; 0 for prompts
-    kept: int = 0
-    row_faults: Faults = field(default_factory=Faults)
-    reply_faults: Faults = field(default_factory=Faults)
-    changes: Counter = field(default_factory=Counter)  # what was changed in kept ones
-
-    def add_file(self, found: Faults) -> None:
-        "Add what reading the file met: broken lines are rows, too; strange bytes are a change"
-        notes = Counter({kind: n for kind, n in found.counts.items() if kind in FILE_NOTES})
-        self.changes.update(notes)
-        self.rows += (found.counts - notes).total()
-        self.row_faults += Faults(
-            found.counts - notes,
-            {kind: some for kind, some in found.examples.items() if kind not in FILE_NOTES},
-        )
-
-    def lines(self) -> dict[str, int]:
-        "Give what a table says, in its order"
-        found = {"rows read": self.rows} | {
-            f"row: {why}": n for why, n in self.row_faults.counts.most_common()
-        }
-        if self.replies:
-            found |= {"replies found": self.replies} | {
-                f"reply: {why}": n for why, n in self.reply_faults.counts.most_common()
-            }
-        return (
-            found
-            | {"kept": self.kept}
-            | {f"changed: {what}": n for what, n in self.changes.most_common()}
-        )
-
-
-def _tally_table(tallies: Mapping[str, _Tally]) -> Table:  # by split
+def _counts_table(counts: Mapping[str, Faults]) -> Table:  # by split
     "Show what was read, left out and kept"
-    found = {split: tally.lines() for split, tally in tallies.items()}
-    order = ("rows read", "row:", "replies found", "reply:", "kept", "changed:")
-    names = sorted(
-        dict.fromkeys(name for lines in found.values() for name in lines),
-        key=lambda name: [not name.startswith(start) for start in order],
-    )
-    return Table(
-        ("what", *found),
-        [(name, *(f"{lines.get(name, 0):,}" for lines in found.values())) for name in names],
-        "lr",
-    )
+    names = dict.fromkeys(name for split in counts.values() for name in split.counts)
+    rows = [(name, *(f"{split.counts[name]:,}" for split in counts.values())) for name in names]
+    return Table(("what", *counts), rows, "lr")
 
 # %% ../../nbs/sdpo/02_preparation.ipynb #tldr
 TLDR_MARK = "\nTL;DR:\n"
@@ -139,236 +76,46 @@ _TLDR_END = re.compile(r"(?:\s*TL;DR:?\s*)+\Z", re.IGNORECASE)
 _TURN_MARK = re.compile(r"<extra_id_\d+>", re.IGNORECASE)
 
 
-def _text(value: Any, kind: str) -> str:
+def _text(value: Any, name: str, most: int) -> str:
+    "Return a stripped text; `RowFault` where it is empty or has more than `most` characters"
     if not isinstance(value, str) or is_blank(value):
-        raise RowFault(kind, shorten(repr(value)[:400]))
-    return value.strip()
-
-
-def _short(text: str, most: int, kind: str = "prompt too long") -> str:
-    if len(text) > most:
-        raise RowFault(kind, f"{len(text):,} characters")
+        raise RowFault(f"empty {name}", shorten(repr(value)[:400]))
+    if len(text := value.strip()) > most:
+        raise RowFault(f"{name} too long", f"{len(text):,} characters")
     return text
 
 
-def _tldr(
-    values: Mapping,  # of a row: info with post or article
-) -> dict:
+def _tldr(values: Mapping) -> dict:  # of a row: info with post or article
     "Make a prompt of a post to be summed up; `RowFault` says why not"
-    info = values.get("info")
-    texts = [info.get(name) for name in ("post", "article")] if isinstance(info, Mapping) else []
-    post = next((t for t in texts if isinstance(t, str) and not is_blank(t)), None)
-    post = _text(_TLDR_END.sub("", post) if post else post, "empty prompt")
-    _short(post + TLDR_MARK, 1023)
+    info = values.get("info") or {}
+    texts = [info.get("post") or "", info.get("article") or ""]
+    post = next((text for text in texts if not is_blank(text)), "")
+    post = _text(_TLDR_END.sub("", post), "prompt", 1023 - len(TLDR_MARK))
     return {
         "messages": [{"role": "system", "content": TLDR_SYSTEM}, {"role": "user", "content": post}]
     }
 
 
-def _helpsteer2(
-    values: Mapping,  # of a row: prompt and response
-) -> dict:
+def _helpsteer2(values: Mapping) -> dict:  # of a row: prompt and response
     "Make a prompt of a row of HelpSteer2; `RowFault` says why not"
-    prompt, reply = (
-        _text(values.get("prompt"), "empty prompt"),
-        _text(values.get("response"), "empty reply"),
-    )
+    prompt = _text(values.get("prompt"), "prompt", 2048)
     if _TURN_MARK.search(prompt):
         raise RowFault("several turns in one text", shorten(prompt))
-    _short(prompt, 2048)
-    _short(reply, 2048, "reply too long")
+    _text(values.get("response"), "reply", 2048)
     return {"messages": [{"role": "user", "content": prompt}]}
 
-# %% ../../nbs/sdpo/02_preparation.ipynb #any_prompt
-def _decoded(value: Any) -> Any:
-    "Read messages that a table keeps as JSON; any other text stays"
-    if not isinstance(value, str) or not value.lstrip().startswith("["):
-        return value
-    try:
-        found = json.loads(value)
-    except (ValueError, RecursionError):
-        return value
-    return found if found and all(isinstance(m, Mapping) for m in found) else value
-
-
-def _read_messages(found: Any, kind: str) -> list[dict]:
-    try:
-        return as_messages(found)
-    except HindsightError as e:
-        raise RowFault(kind, shorten(e)) from e
-
-
-def _prompt_messages(found: Any) -> list[dict]:  # role and content; the last one is the user's
-    "Check the messages of a prompt; `RowFault` says what is wrong"
-    messages = _read_messages(found, "no prompt")
-    roles = [m["role"] for m in messages]
-    if roles[-1:] != ["user"]:
-        raise RowFault(
-            "does not end with the user",
-            f"the last message is of {shorten(roles[-1]) if roles else 'nobody'}",
-        )
-    if not {*roles} <= {*ROLES}:
-        raise RowFault("unknown role", shorten(", ".join({*roles} - {*ROLES})))
-    if "system" in roles[1:]:
-        raise RowFault("system message in the middle")
-    _text(messages[-1]["content"], "empty prompt")
-    for m in messages:
-        _short(m["content"], MAX_CHARS)
-    return messages
-
-
-def _any_prompt(
-    values: Mapping,  # of a row: prompt, text, turns or messages
-) -> dict:
-    "Make a prompt of any row; `RowFault` says why not"
-    found = next(
-        (
-            _decoded(values[name])
-            for name in ("messages", "prompt", "text", "turns")
-            if values.get(name) is not None
-        ),
-        None,
-    )
-    more = {}
-    if (
-        "turns" in values
-        and isinstance(found, list)
-        and found
-        and all(isinstance(turn, str) for turn in found)
-    ):
-        found, more = (
-            found[0],
-            {"followup": found[1]} if found[1:] and not is_blank(found[1]) else {},
-        )
-    if not isinstance(found, (str, list)):
-        raise RowFault("no prompt", shorten(repr(found)[:400]))
-    messages = _prompt_messages(
-        [{"role": "user", "content": found.strip()}] if isinstance(found, str) else found
-    )
-    return {"messages": messages} | more
-
 # %% ../../nbs/sdpo/02_preparation.ipynb #dialogue_of
-_MARKED = (
-    re.compile(r"(?:^|\n\n)(Human|Assistant):"),
-    re.compile(r"(?m)^(user|assistant|tool|system):(?= |$)"),
-    re.compile(r"(?m)^(User|Assistant|Bot|Agent|Customer|System):(?= |$)"),
-    re.compile(r"(?m)^(USER|ASSISTANT|TOOL|SYSTEM|HUMAN|BOT):(?= |$)"),
-)
-
-
-def _cleaned(role: str, text: str) -> str:
-    "Leave out what tau-bench writes for a tool call, and where its user stops"
-    text = text.strip().removesuffix("###STOP###").rstrip()
-    return "" if (role, text) == ("assistant", "None") else text
-
-
-def _marked_turns(text: str) -> list[dict]:  # role and content
-    "Cut a text with marked turns: the form of hh-rlhf, or that of tau-bench"
-    for mark in _MARKED:
-        _, *parts = mark.split(text)
-        if parts and not is_blank(parts[1]) and mark.match(text):
-            return as_messages(
-                [
-                    {"role": role.lower(), "content": _cleaned(role, said)}
-                    for role, said in zip(parts[::2], parts[1::2])
-                ]
-            )
-    raise RowFault("no conversation", shorten(repr(text[:400])))
-
-
-def _dialogue_of(values: Mapping) -> list[dict]:  # role and content
-    "Find the conversation of a row; `RowFault` if there is none"
-    names = ("messages", "conversation", "conversations", "chosen", "messages_display")
-    found = next((_decoded(values[name]) for name in names if values.get(name) is not None), None)
-    if isinstance(found, str):
-        return _marked_turns(found)
-    if not isinstance(found, list):
-        raise RowFault("no conversation", shorten(repr(found)[:400]))
-    return _read_messages(found, "no conversation")
-
-# %% ../../nbs/sdpo/02_preparation.ipynb #interactions_of
-def _history_before(
-    messages: Sequence[Mapping], i: int
-) -> tuple[list[dict], tuple[str, ...]]:  # history, and what was changed
-    "Go back from reply `i` as far as user and assistant take turns, at most `HISTORY` messages"
-    start = i
-    while (
-        start > 0
-        and messages[start - 1]["role"] == ("assistant", "user")[(i - start) % 2 == 0]
-        and not is_blank(messages[start - 1]["content"])
-    ):
-        start -= 1
-    first = (
-        messages[:1]
-        if messages[0]["role"] == "system" and not is_blank(messages[0]["content"])
-        else []
-    )
-    change = () if start == (messages[0]["role"] == "system") else ("history begins after a gap",)
-    begin = max(start, i - HISTORY)
-    begin += messages[begin]["role"] == "assistant"
-    return [dict(m) for m in [*first, *messages[begin:i]]], change
-
-
-def _reply_problem(
-    messages: Sequence[Mapping], i: int
-) -> str:  # i: of a reply; → a reason, "" where there is none
-    "Say why a reply makes no interaction"
-    before, after = (
-        messages[i - 1] if i else None,
-        messages[i + 1] if i + 1 < len(messages) else None,
-    )
-    found = {
-        "empty reply": is_blank(messages[i]["content"]),
-        "no follow-up": after is None or after["role"] != "user",
-        "empty follow-up": after is not None and is_blank(after["content"]),
-        "reply rests on a tool": before is not None and before["role"] not in ROLES,
-        "missing turn": before is None
-        or (before["role"] != "user" and before["role"] in ROLES)
-        or is_blank(before["content"]),
-        "system message in the middle": any(m["role"] == "system" for m in messages[1 : i + 1]),
-    }
-    return next((why for why, holds in found.items() if holds), "")
-
-
-def _interactions_of(
-    messages: Sequence[Mapping],
-    conversation: str,
-    tally: _Tally | None = None,
-    model: str = "",
-    **facts: Any,  # other fields of `Interaction`
-) -> Iterator[Interaction]:
-    "Give the interactions of a conversation, and count its replies"
-    tally = tally or _Tally()
-    for i, message in enumerate(messages):
-        if message["role"] != "assistant":
-            continue
-        tally.replies += 1
-        why = _reply_problem(messages, i)
-        if why:
-            tally.reply_faults.add(why, shorten(message["content"]), f"{conversation}_{i}")
-        else:
-            history, changes = _history_before(messages, i)
-            yield Interaction(
-                f"{conversation}_{i}",
-                tuple(history),
-                AssistantReply(message["content"].strip(), model=model),
-                Followup(messages[i + 1]["content"].strip()),
-                conversation,
-                turn=i,
-                filters=changes,
-                **facts,
-            )
-
-# %% ../../nbs/sdpo/02_preparation.ipynb #logs
-def _bounded_dialogue(
-    messages: Sequence[Mapping], roles: Sequence[str] = ROLES[1:]
-) -> Sequence[Mapping]:  # roles: that are measured
-    "Give back a conversation whose size fits; `RowFault` says why not"
-    said = [
-        m for m in messages if m["role"] in ("user", "assistant") and not is_blank(m["content"])
-    ]
-    if len(said) < 3:
-        raise RowFault("too few messages", f"{len(said)}")
+def _dialogue_of(values: Mapping, roles: Sequence[str]) -> list[dict]:  # role and content
+    "Return the conversation of a row, in which messages of `roles` are not too long"
+    names = ("messages", "conversation", "conversations")
+    log = next((values[name] for name in names if values.get(name) is not None), None)
+    try:
+        messages = as_messages(log)
+    except HindsightError as e:
+        raise RowFault("no conversation", shorten(e)) from e
+    turns = [m for m in messages if m["role"] in ROLES[1:] and not is_blank(m["content"])]
+    if len(turns) < 3:
+        raise RowFault("too few messages", f"{len(turns)}")
     total = sum(len(m["content"]) for m in messages)
     if total > MAX_CHARS:
         raise RowFault("conversation too long", f"{total:,} characters")
@@ -377,7 +124,73 @@ def _bounded_dialogue(
         raise RowFault("message too long", f"{longest:,} characters")
     return messages
 
+# %% ../../nbs/sdpo/02_preparation.ipynb #interactions_of
+def _history_before(
+    messages: Sequence[Mapping], i: int
+) -> tuple[list[dict], tuple[str, ...]]:  # history, and what was changed
+    "Go back from reply `i` as far as user and assistant take turns, at most `HISTORY` messages"
+    first = [m for m in messages[:1] if m["role"] == "system"]
+    start = i
+    while (
+        start > len(first)
+        and messages[start - 1]["role"] == ("user", "assistant")[(i - start) % 2]
+        and not is_blank(messages[start - 1]["content"])
+    ):
+        start -= 1
+    changes = ("history begins after a gap",) if start > len(first) else ()
+    begin = max(start, i - HISTORY)
+    begin += messages[begin]["role"] == "assistant"
+    first = [m for m in first if not is_blank(m["content"])]
+    return [dict(m) for m in [*first, *messages[begin:i]]], changes
 
+
+def _reply_problem(messages: Sequence[Mapping], i: int) -> str:
+    "Say why reply `i` makes no interaction; empty: it does"
+    nobody = {"role": "system", "content": ""}
+    before, reply, after = [nobody, *messages, nobody][i : i + 3]
+    if is_blank(reply["content"]):
+        return "empty reply"
+    if after["role"] != "user":
+        return "no follow-up"
+    if is_blank(after["content"]):
+        return "empty follow-up"
+    if before["role"] not in ROLES:
+        return "reply rests on a tool"
+    if before["role"] != "user" or is_blank(before["content"]):
+        return "missing turn"
+    if any(m["role"] == "system" for m in messages[1:i]):
+        return "system message in the middle"
+    return ""
+
+
+def _interactions_of(
+    messages: Sequence[Mapping],
+    conversation: str,
+    counts: Faults,  # gets the replies, and why they are left out
+    model: str = "",
+    **facts: Any,  # other fields of `Interaction`
+) -> Iterator[Interaction]:
+    "Give the interactions of a conversation"
+    for i, message in enumerate(messages):
+        if message["role"] != "assistant":
+            continue
+        counts.add("replies found")
+        if reason := _reply_problem(messages, i):
+            counts.add(f"reply: {reason}", shorten(message["content"]), f"{conversation}_{i}")
+            continue
+        history, changes = _history_before(messages, i)
+        yield Interaction(
+            f"{conversation}_{i}",
+            tuple(history),
+            AssistantReply(message["content"].strip(), model=model),
+            Followup(messages[i + 1]["content"].strip()),
+            conversation,
+            turn=i,
+            filters=changes,
+            **facts,
+        )
+
+# %% ../../nbs/sdpo/02_preparation.ipynb #logs
 def _named(values: Mapping, *names: str) -> str:
     return shorten(
         next((values[name] for name in names if values.get(name) not in (None, "")), ""), 200
@@ -385,247 +198,167 @@ def _named(values: Mapping, *names: str) -> str:
 
 
 def _dialogues(
-    values: Mapping, own: str, tally: _Tally, roles: Sequence[str] = ROLES[1:]
+    values: Mapping, place: str, counts: Faults, roles: Sequence[str] = ROLES[1:]
 ) -> Iterator[Interaction]:
     "Give the interactions of a row; roles: whose messages may not be too long"
-    messages = _bounded_dialogue(_dialogue_of(values), roles)
-    name, model = (
-        _named(values, "conversation_id", "conversation_hash", "id") or own,
+    return _interactions_of(
+        _dialogue_of(values, roles),
+        _named(values, "conversation_id", "conversation_hash", "id") or place,
+        counts,
         _named(values, "model", "assistant_model"),
+        user_id=_named(values, "user_id", "hashed_ip"),
+        timestamp=_named(values, "timestamp"),
     )
-    facts = {field: _named(values, field) for field in ("user_id", "timestamp")}
-    return _interactions_of(messages, name, tally, model, **facts)
 
 
-def _wildchat(values: Mapping, own: str, tally: _Tally) -> Iterator[Interaction]:
+def _wildchat(values: Mapping, place: str, counts: Faults) -> Iterator[Interaction]:
     "Give the interactions of an English row of WildChat"
-    spoken = _named(values, "language").lower()
-    if spoken not in ("english", "en"):
-        raise RowFault("other language", spoken)
-    return _dialogues({"user_id": values.get("hashed_ip")} | dict(values), own, tally)
+    language = _named(values, "language").lower()
+    if language not in ("english", "en"):
+        raise RowFault("other language", language)
+    return _dialogues(values, place, counts)
 
 # %% ../../nbs/sdpo/02_preparation.ipynb #KINDS
 class _Preparation(NamedTuple):
     "A kind of input"
 
-    about: str
-    make: Callable  # from a row to prompts or interactions
+    make: Callable  # (values, place, counts) of a row → prompts or interactions
     hub: str = ""  # the published set
     config: str | None = None
     splits: tuple[str, ...] = ("train",)  # those of the set that become train and validation
 
 
 def _prompts(make: Callable) -> Callable:
-    def made(values, own, tally):
-        return [{"id": _named(values, "id", "question_id") or own} | make(values)]
-
-    return made
+    return lambda values, place, _: [{"id": _named(values, "id") or place} | make(values)]
 
 
+_BOTH = ("train", "validation")
 KINDS = {
     "tldr": _Preparation(
-        "prompts: posts to be summed up",
-        _prompts(_tldr),
-        "openai/summarize_from_feedback",
-        "comparisons",
-        ("train", "validation"),
+        _prompts(_tldr), "openai/summarize_from_feedback", "comparisons", splits=_BOTH
     ),
-    "helpsteer2": _Preparation(
-        "prompts of HelpSteer2",
-        _prompts(_helpsteer2),
-        "nvidia/HelpSteer2",
-        None,
-        ("train", "validation"),
-    ),
-    "prompts": _Preparation(
-        "prompts of any file with prompt, text, turns or messages", _prompts(_any_prompt)
-    ),
+    "helpsteer2": _Preparation(_prompts(_helpsteer2), "nvidia/HelpSteer2", splits=_BOTH),
     "wildfeedback": _Preparation(
-        "interactions of WildFeedback",
-        partial(_dialogues, roles=["assistant"]),
-        "microsoft/WildFeedback",
-        "wildfeedback",
+        partial(_dialogues, roles=["assistant"]), "microsoft/WildFeedback", "wildfeedback"
     ),
-    "wildchat": _Preparation("interactions of WildChat", _wildchat, "allenai/WildChat"),
-    "dialogues": _Preparation("interactions of any file with conversations", _dialogues),
+    "wildchat": _Preparation(_wildchat, "allenai/WildChat"),
+    "dialogues": _Preparation(_dialogues),
 }
 
 # %% ../../nbs/sdpo/02_preparation.ipynb #kept_rows
 def _same_text(messages: Iterable[Mapping], *more: str) -> str:
     "Give a key that is the same for texts that differ in case and white space only"
-    return fingerprint(
-        [
-            " ".join(text.lower().split())
-            for text in (*(f"{m['role']} {m['content']}" for m in messages), *more)
-        ]
-    )
-
-
-def _mixed(rows: Iterable, seed: int, window: int = 10_000) -> Iterator:
-    "Mix rows within a window that moves on: a stream is never read to its end for a few of them"
-    rng, held = random.Random(seed), []
-    for row in rows:
-        held.append(row)
-        if len(held) == window:
-            yield held.pop(rng.randrange(window))
-    rng.shuffle(held)
-    yield from held
+    texts = [*(f"{m['role']} {m['content']}" for m in messages), *more]
+    return fingerprint([" ".join(text.lower().split()) for text in texts])
 
 
 def _kept_rows(
-    kind: _Preparation,
-    rows: Iterable[FileRow],
-    c: _PrepareConfig,
-    tally: _Tally,
-    split: str,
-    train: set[str],
+    kind: _Preparation, rows: Iterable[FileRow], counts: Faults, split: str, train: set[str]
 ) -> Iterator[dict]:
-    "Go through rows and give what is kept; train: keys of its conversations, which grow"
-    seen, used, limit = set(), 0, c.limit if split == "train" else None
-    for row in rows if limit is None else _mixed(rows, c.seed):
-        if used == limit:
-            return
-        tally.rows, before = tally.rows + 1, tally.kept
+    "Go through rows and give what stays; train: keys of its conversations, which grow"
+    seen = set()
+    for row in rows:
+        counts.add("rows read")
         try:
-            found = list(kind.make(row.values, f"{row.file.partition('.')[0]}-{row.row}", tally))
+            made = list(kind.make(row.values, f"{row.file.partition('.')[0]}-{row.row}", counts))
         except RowFault as e:
-            tally.row_faults.add(e.kind, e.detail, row.place)
+            counts.add(f"row: {e.kind}", e.detail, row.place)
             continue
-        for made in map(to_dict, found):
-            reply = made.get("completion", {}).get("text", "")
-            asked, key = (
-                _same_text(made["messages"]),
-                _same_text(made["messages"], reply, str(made.get("followup"))),
-            )
-            key = key if reply else asked
-            why = (
-                "the same again"
-                if key in seen
-                else "in train"
-                if split != "train" and asked in train
-                else ""
-            )
+        for item in map(to_dict, made):
+            reply = item.get("completion", {}).get("text", "")
+            asked = _same_text(item["messages"])
+            key = _same_text(item["messages"], reply, str(item.get("followup")))
+            again = key in seen
             seen.add(key)
-            if why:
-                (tally.reply_faults if reply else tally.row_faults).add(
-                    why, shorten(made["messages"][-1]["content"]), row.place
+            if again or (split != "train" and asked in train):
+                reason = (
+                    f"{'reply' if reply else 'row'}: {'the same again' if again else 'in train'}"
                 )
+                counts.add(reason, shorten(item["messages"][-1]["content"]), row.place)
                 continue
             if split == "train":
                 train.add(asked)
-            tally.kept += 1
-            tally.changes.update(made.get("filters", ()))
-            yield made | ({"split": split} if reply else {})
-        used += tally.kept > before
+            counts.add("kept")
+            for change in item.get("filters", ()):
+                counts.add(f"changed: {change}")
+            yield item | ({"split": split} if reply else {})
 
 # %% ../../nbs/sdpo/02_preparation.ipynb #prepare_files
 FILES = ("train.jsonl", "validation.jsonl", "prepare.json")
 
 
-def _sources_of(
-    kind: _Preparation, c: _PrepareConfig
-) -> dict[str, tuple[str, str]]:  # split → file or set, and split of a set
-    "Say what is read for each split"
+def _sources_of(kind: _Preparation, c: _PrepareConfig) -> dict[str, tuple[str, str]]:
+    "Say what is read for each split: a file or set, and the split of a set"
     if not c.train and not kind.hub:
         raise ConfigError(
             "Nothing to read: name a file, a folder or a set on the Hub with --prepare.train."
         )
-    published = (
-        {name: (kind.hub, name) for name in kind.splits}
-        if not c.train
-        else {"train": (c.train, "train.*")}
-    )
-    return published | (
-        {"validation": (c.validation, "(validation|val|dev|test).*")} if c.validation else {}
-    )
+    sources = {name: (kind.hub, name) for name in kind.splits}
+    if c.train:
+        sources = {"train": (c.train, "train.*")}
+    if c.validation:
+        sources["validation"] = (c.validation, "(validation|val|dev|test).*")
+    return sources
 
 
-def _free_folder(out: Path) -> None:
-    others = (
-        [p.name for p in out.iterdir() if p.name not in FILES]
-        if out.is_dir()
-        else [out.name]
-        if out.exists()
-        else []
-    )
+def _prepare_files(name: str, c: _PrepareConfig, out: str | Path) -> dict[str, Faults]:
+    "Read, filter and write a folder, which is replaced; `DataError` if nothing is left"
+    kind, train, counts = KINDS[name], set(), {}
+    sources = _sources_of(kind, c)
+    others = {path.name for path in Path(out).glob("*")} - {*FILES}
     if others:
         raise ConfigError(
             f"{out} holds something else ({shorten(', '.join(sorted(others)))}) and "
             "would be replaced. Name another folder with --prepare.out."
         )
-
-
-def _prepare_files(
-    name: str, c: _PrepareConfig, out: str | Path
-) -> dict[str, _Tally]:  # name: of `KINDS`; by split
-    "Read, filter and write a folder, which is replaced; `DataError` if nothing is left"
-    kind, out, tallies, train = KINDS[name], Path(out), {}, set()
-    sources = _sources_of(kind, c)
-    _free_folder(out)
     for where, _ in sources.values():
         if not on_hub(where):
             row_files(where)  # `DataError` if there are none
     with atomic_path(out) as new:
         new.mkdir()
         for split, (where, part) in sources.items():
-            tally = tallies[split] = _Tally()
-            rows = read_rows(
-                where,
-                met := Faults(),
-                splits=part,
-                config=kind.config if where == kind.hub else None,
-            )
-            write_jsonl(new / f"{split}.jsonl", _kept_rows(kind, rows, c, tally, split, train))
-            tally.add_file(met)
-            if not tally.kept:
+            tally, met = Faults({"rows read": 0, "kept": 0}), Faults()
+            config = kind.config if where == kind.hub else None
+            rows = read_rows(where, met, splits=part, config=config)
+            write_jsonl(new / f"{split}.jsonl", _kept_rows(kind, rows, tally, split, train))
+            for (
+                fault,
+                n,
+            ) in met.counts.items():  # broken lines are rows, too; strange bytes a change
+                note = fault in FILE_NOTES
+                line = f"{'changed' if note else 'row'}: {fault}"
+                tally.counts.update({"rows read": 0 if note else n, line: n})
+                tally.examples[line] = met.examples.get(fault, {})
+            counts[split] = tally
+            if not tally.counts["kept"]:
                 raise DataError(
-                    f"Nothing of {where} can be used as {name}.\n{_tally_table(tallies)}"
+                    f"Nothing of {where} can be used as {name}.\n{_counts_table(counts)}"
                 )
-        counts = {
-            split: {
-                "counts": t.lines(),
-                "examples": {"rows": t.row_faults.examples, "replies": t.reply_faults.examples},
-            }
-            for split, t in tallies.items()
+        splits = {
+            split: {"counts": tally.counts, "examples": tally.examples}
+            for split, tally in counts.items()
         }
-        found = {
-            "kind": name,
-            "settings": c,
-            "sources": {split: where for split, (where, _) in sources.items()},
-            "splits": counts,
-        }
-        atomic_write(new / "prepare.json", to_json(found, indent=1) + "\n")
-    return tallies
+        record = {"kind": name, "settings": c, "sources": sources, "splits": splits}
+        atomic_write(new / "prepare.json", to_json(record, indent=1) + "\n")
+    return counts
 
 # %% ../../nbs/sdpo/02_preparation.ipynb #prepare_command
 @command("sdpo prepare")
 def prepare_command(argv: Sequence[str]) -> int:  # exit code
     "Make prompts or interactions of public sets or own files, with counts"
-    s = parse(
-        {"prepare": _PrepareConfig},
-        argv,
-        prepare_command.__doc__,
-        f"the kind: {', '.join(KINDS)}",
-        runs=False,
-    )
+    kinds = f"the kind: {', '.join(KINDS)}"
+    s = parse({"prepare": _PrepareConfig}, argv, prepare_command.__doc__, kinds, runs=False)
     if len(s.inputs) != 1:
-        raise ConfigError(f"Name one kind: {', '.join(KINDS)}.")
-    name, c = check_name(s.inputs[0], KINDS, "kind", ConfigError), s.prepare
-    out = Path(c.out or f"prepared/{name}")
-    sources = _sources_of(KINDS[name], c)
+        raise ConfigError(f"Name {kinds}.")
+    name = check_name(s.inputs[0], KINDS, "kind", ConfigError)
+    out = Path(s.prepare.out or f"prepared/{name}")
     if s.dry_run:
-        for split, (where, _) in sources.items():
-            files = [
-                f"{p} ({p.stat().st_size:,} bytes)"
-                for p in ([] if on_hub(where) else row_files(where))
-            ]
-            print(f"{split:<12}{', '.join(files) or f'{where} on the Hub'}")
-        return print(f"{'into':<12}{out}\n{'calls':<12}0, ~$0.00") or 0
-    print(
-        _tally_table(_prepare_files(name, c, out)),
-        *(out / file for file in FILES if (out / file).exists()),
-        sep="\n",
-    )
+        for split, (where, _) in _sources_of(KINDS[name], s.prepare).items():
+            print(f"{split:<12}{where}{' on the Hub' * on_hub(where)}")
+        print(f"{'into':<12}{out}\n{'calls':<12}0, ~$0.00")
+        return 0
+    print(_counts_table(_prepare_files(name, s.prepare, out)))
+    print(*(path for path in map(out.joinpath, FILES) if path.exists()), sep="\n")
     return 0
 
 # %% ../../nbs/sdpo/02_preparation.ipynb #read_prompts
@@ -637,31 +370,3 @@ def require_prepared(path: str | Path) -> None:
             path,
             f"python -m humanlm.sdpo prepare {path.parent.name} --prepare.out {path.parent}",
         )
-
-
-def read_prompts(
-    path: str | Path,
-) -> list[
-    dict
-]:  # id, messages (the last one the user's) and, where there is one, followup and conversation_id
-    "Read prompts of rows with messages or a prompt; `DataError` names file and row"
-    found = []
-    for row in read_rows(path):
-        try:
-            made = _any_prompt({name: row.values.get(name) for name in ("messages", "prompt")})
-            said = row.values.get("followup")
-            said = message_text(said.get("text") if isinstance(said, Mapping) else said)
-        except DataError as e:
-            raise DataError(f"{path}, row {row.row}: {e}. Fix or remove it.") from e
-        more = {
-            "followup": "" if is_blank(said) else said,
-            "conversation_id": _named(row.values, "conversation_id"),
-        }
-        found.append(
-            {"id": _named(row.values, "id") or str(row.row)}
-            | made
-            | {name: value for name, value in more.items() if value}
-        )
-    if not found:
-        raise DataError(f"{path} holds no prompt. Check that it is the file you meant.")
-    return found

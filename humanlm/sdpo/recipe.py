@@ -8,9 +8,8 @@ __all__ = ['TOY', 'MORE', 'METHODS', 'NAMES', 'recipe']
 # %% ../../nbs/sdpo/51_recipe.ipynb #exported-imports
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -21,28 +20,23 @@ from humanlm.core.basics import (
     atomic_write,
     check_name,
     fingerprint,
-    near_miss,
     read_jsonl,
     require,
-    run_sync,
     to_dict,
     to_json,
     write_jsonl,
 )
 from ..core.config import Settings, SFTConfig
-from ..core.runs import is_main_process
-from ..core.stats import known_mean
+from ..evaluation.answering import AskedPrompt, read_prompts
 from ..evaluation.contests import PreferenceJudge
 from ..evaluation.figures import Names
 from ..evaluation.measured import Measurement
 from ..evaluation.outcome import Arms, rounded
 from ..evaluation.report import model_said, standard_sections
-from ..fidelity.report import users_section
 from ..hardware.memory import StagePlan
 from ..methods.functions import AssistantModel, ask_row
 from ..methods.sampling import RolloutConfig
 from humanlm.sdpo.hindsight import (
-    HindsightConfig,
     Interaction,
     SDPOConfig,
     fit_messages,
@@ -54,12 +48,18 @@ from humanlm.sdpo.preferences import (
     PreferenceConfig,
     measured_replies,
     preference_curves,
-    regret_section,
     with_style,
 )
-from .preparation import read_prompts, require_prepared
-from .styles import STYLES, TASTES
-from .users import Exchange, FollowupUser, UserConfig, make_user, toy_lessons, toy_logs
+from .preparation import require_prepared
+from .styles import TASTES, find_trait
+from humanlm.sdpo.users import (
+    Exchange,
+    FollowupUser,
+    UserConfig,
+    make_user,
+    toy_lessons,
+    toy_logs,
+)
 from ..training.recipe import Recipe, Stage, Work
 from ..training.run import planned_steps
 from ..training.stages import learn, lessons, step_plan
@@ -88,16 +88,11 @@ class _PromptsConfig:
     """Longest reply, in tokens."""
 
     def __post_init__(self):
+        least = min(self.train_n or 1, self.test_n, self.max_tokens)
         require(
             "prompts",
             (bool(self.train), "train is empty: give toy or a file"),
-            *(
-                (
-                    getattr(self, n) is None or getattr(self, n) >= 1,
-                    f"{n} must be at least 1, got {getattr(self, n)}",
-                )
-                for n in ("train_n", "test_n", "max_tokens")
-            ),
+            (least >= 1, "train_n, test_n and max_tokens must be at least 1"),
         )
 
 
@@ -125,124 +120,90 @@ class _SDPOWork(Work):
     train: list[list[dict]] = field(default_factory=list)  # messages of each prompt
     test: list[list[dict]] = field(default_factory=list)
     logged: list[Interaction] = field(default_factory=list)  # for the method offline
-    skipped: Mapping[str, int] = field(
-        default_factory=dict
-    )  # reason → interactions that were left out
-    valid: list[list[dict]] = field(default_factory=list)
     user: FollowupUser | None = None  # given from Python; None: as the settings say
     judge: PreferenceJudge | None = None  # the same
 
 
 def _asked(messages: Sequence[Mapping], system: str) -> list[dict]:
     "Put the system message before a prompt that has none"
-    first = (
-        [{"role": "system", "content": system}]
-        if system and messages[0]["role"] != "system"
-        else []
-    )
-    return [*first, *map(dict, messages)]
+    first = [{"role": "system", "content": system}]
+    return [*first * bool(system and messages[0]["role"] != "system"), *map(dict, messages)]
 
 
-def _toy_prompts() -> tuple[list, list]:
+def _toy_prompts() -> list[list[AskedPrompt]]:
     "Give the made-up requests of training and the held-out ones, the same for every seed"
-    train, test = (
-        [[{"role": "user", "content": request.text}] for request in part] for part in all_requests()
-    )
-    return train, test
+    return [
+        [AskedPrompt(r.text, ({"role": "user", "content": r.text},)) for r in part]
+        for part in all_requests()
+    ]
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #load_work
 def _load_work(
     s: Settings, user: FollowupUser | None = None, judge: PreferenceJudge | None = None
 ) -> _SDPOWork:
     "Read prompts, or logs; held-out ones are the same for every seed"
-    p, logged, skipped = s.prompts, [], {}
+    p, logs = s.prompts, _learns_offline(s)
     for path in filter(None, (p.train, p.held_out)):
         require_prepared(path)
-    if _learns_offline(s):
-        train, test, logged, skipped = _logged_requests(s)
-    elif p.train == TOY:
-        train, test = _toy_prompts()
+    rows: list[Any]
+    test: list[Any]
+    if p.train == TOY:
+        rows, test = _toy_prompts()
+        rows = toy_logs(p.train_n or 2000, s.run.seed, s.user) if logs else rows
     else:
-        parts = _split(
-            read_prompts(p.train),
-            p,
-            lambda row: row.get("conversation_id") or to_json(row["messages"]),
-        )
-        train, test = ([row["messages"] for row in part] for part in parts)
+        rows, test = read_interactions(p.train) if logs else read_prompts(p.train)[0], []
+    skipped = Counter()
+    if logs:
+        rows, skipped = _usable(rows, empty=s.sdpo.score_empty)
+    if p.train != TOY:
+        rows, test = _split(rows, p)
     if p.held_out is not None:
-        test = [row["messages"] for row in read_prompts(p.held_out)]
-    if not train or not test:
+        test = read_prompts(p.held_out)[0]
+    if not rows or not test:
         raise DataError(
-            f"{p.train} leaves {len(train)} for training and {len(test)} held out. Give "
+            f"{p.train} leaves {len(rows)} for training and {len(test)} held out. Give "
             "more, or prompts.held_out."
         )
-    train, test = (
-        [_asked(m, p.system) for m in part] for part in (train[: p.train_n], test[: p.test_n])
-    )
-    kept = min(p.test_n, -(-len(train) // 5)) if s.run.validate else 0
-    train, valid, logged = train[kept:], train[:kept], logged[: p.train_n][kept:]
+    train = [_asked(row.messages, p.system) for row in rows[: p.train_n]]
+    test = [_asked(row.messages, p.system) for row in test[: p.test_n]]
+    logged = [replace(i, messages=tuple(m)) for i, m in zip(rows, train)] if logs else []
     ledgers = {"user": Ledger(budget=s.user.budget), "judge": Ledger(budget=s.preference.budget)}
-    return _SDPOWork(
-        fingerprint([train, test, [to_dict(i) for i in logged]]),
-        ledgers,
-        {"skipped": dict(skipped)},
-        train,
-        test,
-        logged,
-        skipped,
-        valid,
-        user,
-        judge,
-    )
+    key, notes = fingerprint([train, test, [to_dict(i) for i in logged]]), {"skipped": skipped}
+    return _SDPOWork(key, ledgers, notes, train, test, logged, user, judge)
 
 
-def _split(rows: list, p: _PromptsConfig, key: Callable[[Any], str]) -> tuple[list, list]:
-    "Hold out a fifth by key, at most about `test_n`; nothing where there is a file for it"
-    rows = random.Random("prompts").sample(rows, len(rows))
-    keys = list(dict.fromkeys(map(key, rows)))
-    held = set(keys[: 0 if p.held_out else max(1, min(p.test_n, len(keys) // 5))])
-    return [row for row in rows if key(row) not in held], [row for row in rows if key(row) in held]
-
-
-def _logged_requests(s: Settings) -> tuple[list, list, list[Interaction], dict[str, int]]:
-    "Read logs: prompts, held-out prompts, interactions, and what was left out by reason"
-    p = s.prompts
-    every = (
-        toy_logs(p.train_n or 2000, s.run.seed, s.user)
-        if p.train == TOY
-        else read_interactions(p.train)
-    )
+def _usable(rows: Sequence[Interaction], *options: Any, **more: Any) -> tuple[list, Counter]:
+    "Leave out interactions with a `problem`, and count them by it; options: of that function"
     faults = [
-        problem(i.messages, i.completion.text, i.followup.text, empty=s.sdpo.score_empty)
-        for i in every
+        problem(i.messages, i.completion.text, i.followup.text, *options, **more) for i in rows
     ]
-    usable = [
-        replace(i, messages=tuple(_asked(i.messages, p.system)))
-        for i, fault in zip(every, faults)
-        if not fault
+    return [i for i, reason in zip(rows, faults) if not reason], Counter(filter(None, faults))
+
+
+def _split(rows: list, p: _PromptsConfig) -> tuple[list, list]:
+    "Hold out a fifth by conversation, at most about `test_n`; nothing where there is a file for it"
+    rows = random.Random("prompts").sample(rows, len(rows))
+    keys = [
+        getattr(row, "conversation_id", "") or getattr(row, "cluster", "") or row.id for row in rows
     ]
-    train, test = (
-        (usable, []) if p.train == TOY else _split(usable, p, lambda i: i.conversation_id or i.id)
-    )
-    prompts = _toy_prompts()[1] if p.train == TOY else [list(i.messages) for i in test]
-    return [list(i.messages) for i in train], prompts, train, dict(Counter(filter(None, faults)))
+    distinct = list(dict.fromkeys(keys))
+    held = set(distinct[: 0 if p.held_out else max(1, min(p.test_n, len(distinct) // 5))])
+    parts = {True: [], False: []}
+    for row, key in zip(rows, keys):
+        parts[key in held].append(row)
+    return parts[False], parts[True]
 
 
 def _learns_offline(s: Settings) -> bool:
     return "offline" in (s.run.methods or ())
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #phases
-def _phases(
-    s: Settings,
-) -> dict[str, int]:  # stage → training steps before it, by which the user knows whose turn it is
+def _phases(s: Settings) -> dict[str, str]:  # stage → taste
     "Name the stages of online training: one for each taste of the user"
     names = s.user.sequence
     if len(names) == 1:
-        return {"online": 0}
-    return {
-        f"online-{i}-{name.replace('+', '-and-')}": (i - 1) * s.user.steps_each
-        for i, name in enumerate(names, 1)
-    }
+        return {"online": names[0]}
+    return {f"online-{i}-{name}": name for i, name in enumerate(names, 1)}
 
 
 def _of_phase(s: Settings) -> Settings:
@@ -262,93 +223,52 @@ def _prompt_row(
     from humanlm.models.prompts import render
 
     fitted = fit_messages(tokenizer, messages, s.model.max_prompt_tokens + more)
-    ids = {"prompt_ids": render(tokenizer, fitted, "")} if more else {}
-    return (
-        ask_row("", fingerprint(list(messages)), s.prompts.max_tokens)
-        | {"prompt": fitted, "speaker": ""}
-        | ids
-    )
+    row = ask_row("", fingerprint(list(messages)), s.prompts.max_tokens)
+    row |= {"prompt": fitted, "speaker": ""}
+    return row | {"prompt_ids": render(tokenizer, fitted, "")} if more else row
 
 
-def _train_online(run: Any, stage: str, model: Any, tokenizer: Any, before: int = 0) -> None:
+def _method(s: Settings, rollout: Any, model: Any, tokenizer: Any) -> Any:
+    from humanlm.sdpo.method import sdpo_method
+
+    config = replace(s.sdpo, form=_form_of(s))
+    return sdpo_method(config, rollout, model, tokenizer, s.model.max_prompt_tokens)
+
+
+def _train_online(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
     "Let a user react to the model's own replies"
-    from humanlm.sdpo.method import online, sdpo_method
+    from humanlm.sdpo.method import online
 
-    s = run.settings
-    user = run.work.user or make_user(s.user, run.work.ledgers.get("user"), before)
-    own = replace(run, settings=_of_phase(s))
-    first = run.load(_start_of(s))[0] if before and s.sdpo.teacher_from == "run" else model
-    method = sdpo_method(
-        replace(s.sdpo, form=_form_of(s)),
-        online(user),
-        first,
-        tokenizer,
-        s.hindsight,
-        s.model.max_prompt_tokens,
-    )
-    learn(
-        own, stage, model, tokenizer, method, [_prompt_row(m, tokenizer, s) for m in run.work.train]
-    )
+    s, phases = run.settings, _phases(run.settings)
+    user = run.work.user or make_user(s.user, run.work.ledgers.get("user"), phases[stage])
+    later = stage != next(iter(phases)) and s.sdpo.teacher_from == "run"
+    first = run.load(_start_of(s))[0] if later else model
+    rows = [_prompt_row(m, tokenizer, s) for m in run.work.train]
+    method = _method(s, online(user), first, tokenizer)
+    learn(replace(run, settings=_of_phase(s)), stage, model, tokenizer, method, rows)
 
 
 def _train_offline(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
     "Learn from logged replies and follow-ups"
-    from humanlm.sdpo.method import logged_row, offline, sdpo_method
+    from humanlm.sdpo.method import logged_row, offline
 
-    s = run.settings
-    method = sdpo_method(
-        replace(s.sdpo, form=_form_of(s)),
-        offline(),
-        model,
-        tokenizer,
-        s.hindsight,
-        s.model.max_prompt_tokens,
-    )
-    faults = [
-        problem(
-            i.messages,
-            i.completion.text,
-            i.followup.text,
-            tokenizer,
-            s.hindsight,
-            s.model.max_prompt_tokens,
-            s.sdpo.score_empty,
-        )
-        for i in run.work.logged
-    ]
-    fits = [i for i, fault in zip(run.work.logged, faults) if not fault]
-    run.work.skipped = dict(
-        Counter(run.work.skipped) + Counter(filter(None, faults))
-    )  # lengths are known with the tokenizer
-    run.work.notes = {**run.work.notes, "skipped": run.work.skipped}
-    if is_main_process():
-        atomic_write(run.folder / "data.md", _data_card(s, run.work))
+    s, limit = run.settings, run.settings.model.max_prompt_tokens
+    fits, skipped = _usable(run.work.logged, tokenizer, limit, s.sdpo.score_empty)
     if not fits:
         raise DataError(
             f"None of {len(run.work.logged)} interactions fits into "
-            f"model.max_prompt_tokens {s.model.max_prompt_tokens}. Raise it."
+            f"model.max_prompt_tokens {limit}. Raise it."
         )
-    learn(
-        run,
-        stage,
-        model,
-        tokenizer,
-        method,
-        [logged_row(i, tokenizer, s.model.max_prompt_tokens, s.prompts.max_tokens) for i in fits],
-    )
+    run.work.notes["skipped"] += skipped  # lengths are known with the tokenizer
+    rows = [logged_row(i, tokenizer, limit, s.prompts.max_tokens) for i in fits]
+    learn(run, stage, model, tokenizer, _method(s, offline(), model, tokenizer), rows)
 
 
 def _train_cold_start(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
     "Teach a tiny model to reply, and to read hindsight"
-    lessons(
-        run,
-        stage,
-        model,
-        tokenizer,
-        toy_lessons(
-            (s := run.settings).sft.lesson_steps * s.sft.batch, s.run.seed, s.hindsight.template
-        ),
-    )
+    s = run.settings
+    rows = toy_lessons(s.sft.lesson_steps * s.sft.batch, s.run.seed)
+    lessons(run, stage, model, tokenizer, rows)
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #replies_of
 def _start_of(s: Settings) -> str:
@@ -359,32 +279,28 @@ def _has_lessons(s: Settings) -> bool:
     return s.prompts.train == TOY and s.sft.lesson_steps > 0
 
 
-def _replies_of(
-    run: Any, name: str, told: Sequence[Sequence[dict]] | None = None, kept: str = ""
-) -> list[str]:
-    "Give a model's replies to the held-out prompts, or to such that say more; made once"
+def _replies_of(run: Any, name: str, taste: str = "") -> list[str]:
+    "Give a model's replies to the held-out prompts, or to such that tell the taste; made once"
 
     def make():
         s, (_, tokenizer) = run.settings, run.load(name)
         rows = [
-            _prompt_row(m, tokenizer, s, 0 if told is None else MORE) for m in told or run.work.test
+            _prompt_row(_told_prompt(s, m, taste, i), tokenizer, s, MORE)
+            if taste
+            else _prompt_row(m, tokenizer, s)
+            for i, m in enumerate(run.work.test)
         ]
         return [{"text": completion.text} for completion in run.answers(name, rows)]
 
-    return [
-        row["text"]
-        for row in run.kept(f"replies/{kept or name}.jsonl", make, write_jsonl, read_jsonl)
-    ]
+    path = f"replies/{f'in-context-{taste}' if taste else name}.jsonl"
+    return [row["text"] for row in run.kept(path, make, write_jsonl, read_jsonl)]
 
 
-def _measured(
-    run: Any, texts: Sequence[str], tastes: Sequence[str] | None = None
-) -> list[Measurement]:  # tastes: None: all that are measured
+def _measured(run: Any, texts: Sequence[str], tastes: Sequence[str]) -> list[Measurement]:
     "Measure replies to the held-out prompts beside those of the start"
     s, ledger = run.settings, run.work.ledgers.get("judge")
     judges = {
-        taste: run.work.judge or s.preference.make_judge(taste, s.user, ledger)
-        for taste in tastes or s.preference.tastes_of(s.user)
+        taste: run.work.judge or s.preference.make_judge(taste, s.user, ledger) for taste in tastes
     }
     return measured_replies(run.work.test, texts, _replies_of(run, _start_of(s)), judges)
 
@@ -393,40 +309,29 @@ def _told_prompt(s: Settings, messages: Sequence[dict], taste: str, number: int)
     "Tell a model what is wanted: in its system message, a tiny one as in its lessons"
     if s.prompts.train != TOY or taste not in TASTES:
         return with_style(messages, taste)
-    said = TASTES[taste].complaints
-    return hindsight_messages(messages, said[number % len(said)], s.hindsight.template)
+    complaints = TASTES[taste].complaints
+    return hindsight_messages(messages, complaints[number % len(complaints)])
 
 
 def _together(rows: Sequence[Measurement]) -> Measurement:
     "Join what was measured of one prompt, asked once for each taste; lengths and contents as means"
-    names = dict.fromkeys(name for row in rows for name in row.values)
-    parts = {name: [row.values[name] for row in rows if name in row.values] for name in names}
-    joined = {
-        name: {
-            part: fmean(found[part] for found in every if part in found)
-            for own in every
-            for part in own
-        }
-        for name, every in parts.items()
-    }
-    return rows[0]._replace(values=joined)
+    values: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        for metric, parts in row.values.items():
+            for part, value in parts.items():
+                values.setdefault(metric, {}).setdefault(part, []).append(value)
+    means = {name: {part: fmean(x) for part, x in parts.items()} for name, parts in values.items()}
+    return rows[0]._replace(values=means)
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #oracle
 def _oracle(run: Any) -> list[Measurement]:
     "Measure the start where it is told what is wanted; nothing where no taste is measured"
-    tastes = run.settings.preference.tastes_of(run.settings.user)
-    told = {
-        taste: [_told_prompt(run.settings, m, taste, i) for i, m in enumerate(run.work.test)]
-        for taste in tastes
-    }
-    texts = {
-        taste: _replies_of(run, _start_of(run.settings), prompts, f"in-context-{taste}")
-        for taste, prompts in told.items()
-    }
-    return [
-        _together(rows)
-        for rows in zip(*(_measured(run, texts[taste], [taste]) for taste in tastes))
+    s = run.settings
+    by_taste = [
+        _measured(run, _replies_of(run, _start_of(s), taste), [taste])
+        for taste in s.preference.tastes_of(s.user)
     ]
+    return [_together(rows) for rows in zip(*by_taste)]
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #check_settings
 METHODS = ("online", "offline")
@@ -435,149 +340,23 @@ METHODS = ("online", "offline")
 def _form_of(s: Settings) -> str:
     return s.sdpo.form or ("topk" if _learns_offline(s) else "sampled")
 
-
-def _check_settings(s: Settings) -> None:
-    "Raise `ConfigError` for what cannot work"
-    for name in s.run.methods:
-        check_name(name, METHODS, "method", ConfigError)
-    rule, beta, tastes = (
-        s.user.is_rule(s.user.model),
-        s.trainer.get("beta", 0),
-        s.preference.tastes_of(s.user),
-    )
-    several = _learns_offline(s) and len(s.run.methods) > 1 and s.sdpo.form is None
-    require(
-        "run",
-        (
-            not several,
-            "methods names both online and offline, whose forms differ by default: say "
-            "which with sdpo.form",
-        ),
-        (
-            not s.run.validate or bool({*tastes[-1:]} & {*TASTES}),
-            "validate needs a taste by rule, and the newest is none: name it last in "
-            "preference.tastes, or leave validate out",
-        ),
-    )
-    require(
-        "sdpo",
-        (
-            not beta or _form_of(s) == "sampled",
-            "kl takes the place of trainer.beta in the forms topk and full. Leave trainer.beta out",
-        ),
-    )
-    require(
-        "preference",
-        (
-            s.preference.judge in ("", "rule") or not rule or bool(tastes),
-            "tastes is empty, and the user has no taste: name what is measured",
-        ),
-        *(
-            (
-                name in TASTES or name in STYLES,
-                f"tastes has {name!r}.{near_miss(name, [*TASTES, *STYLES])}",
-            )
-            for name in tastes
-        ),
-    )
-    require(
-        "preference",
-        (
-            not s.user.is_simulator or bool(s.preference.tastes and s.preference.judge),
-            "tastes and judge: a simulator has no taste by name. Say what replies are "
-            "measured by, and who compares them (rule, or a chat model)",
-        ),
-    )
-    s.user.require_price(s.user.model)
-    s.preference.require_price(s.preference.judge_name(s.user))
-
 # %% ../../nbs/sdpo/51_recipe.ipynb #plan_lines
-def _data_card(s: Settings, work: _SDPOWork) -> str:
-    "Describe in Markdown what a run learns from"
-    skipped = "".join(f"- left out, {name}: {n:,}\n" for name, n in work.skipped.items())
-    toy = (
-        "- made-up requests; tastes, where a rule has them, are measured by that rule\n"
-        if s.prompts.train == TOY
-        else ""
-    )
-    return (
-        f"- prompts: {s.prompts.train}, {len(work.train):,} for training, "
-        f"{len(work.test):,} held out\n- logged interactions: "
-        f"{len(work.logged):,}\n{skipped}{toy}"
-    )
-
-
-def _steps_of(
-    s: Settings, found: _SDPOWork | None
-) -> dict[str, int | None]:  # found: None: as many rows as may be
-    "Count the steps of each stage by a method; None where they follow from data"
-    steps = {
-        name: planned_steps(_of_phase(s), len(found.train) if found else s.prompts.train_n)
-        for name in (_phases(s) if "online" in s.run.methods else ())
-    }
-    return steps | (
-        {"offline": planned_steps(s, len(found.logged) if found else s.prompts.train_n)}
-        if _learns_offline(s)
-        else {}
-    )
-
-
-def _stage_plans(s: Settings) -> list[StagePlan]:
-    "Say what each stage gives GPUs to do"
-    c, rows = s.sdpo, s.rollout.num_prompts * s.rollout.group_size
-    frozen = int(c.teacher != "live") + bool(c.kl and _form_of(s) != "sampled")
-    cold = (
-        [StagePlan("cold-start", s.sft.lesson_steps, s.sft.batch, s.prompts.max_tokens, "lessons")]
-        if _has_lessons(s)
-        else []
-    )
-    return cold + [
-        StagePlan(
-            name,
-            count,
-            rows,
-            s.prompts.max_tokens,
-            "logs" if name == "offline" else "rollouts",
-            frozen,
-            True,
-        )
-        for name, count in _steps_of(s, None).items()
-    ]
-
-
-def _plan_lines(s: Settings) -> list[str]:
-    "Say what a run does and costs"
-    found, each = _load_work(s), s.rollout.num_prompts * s.rollout.group_size
-    steps = {name: count or 0 for name, count in _steps_of(s, found).items()}
-    shown = [
-        Exchange(tuple(m), "word " * (s.prompts.max_tokens * 3 // 4)) for m in found.train[:20]
-    ]
-    heard = each * sum(n for name, n in steps.items() if name != "offline")
-    pairs = (
-        0
-        if s.preference.judge_name(s.user) == "rule"
-        else 2 * len(found.test) * len(s.preference.tastes_of(s.user)) * (len(steps) + 2)
-    )
-    judge, tastes = s.preference.judge_name(s.user), s.preference.tastes_of(s.user)
-    judged = f"judge               {judge}: {', '.join(tastes)}" + (
-        f"; at most {pairs:,} questions, both orders" if pairs else ""
-    )
+def _method_plans(s: Settings, prompts: int | None) -> list[StagePlan]:
+    "Say what each stage by a method gives GPUs to do; prompts: None where they follow from data"
+    online = _phases(s) if "online" in s.run.methods else ()
+    kinds = [(name, _of_phase(s), "rollouts") for name in online]
+    kinds += [("offline", s, "logs")] * _learns_offline(s)
+    rows, frozen = s.rollout.num_prompts * s.rollout.group_size, int(s.sdpo.teacher != "live")
     return [
-        *(f"{name:<19} {step_plan(s, n)}" for name, n in steps.items()),
-        f"prompts             {s.prompts.train}: {len(found.train):,} for training, "
-        f"{len(found.test):,} held out",
-        f"signal              {_form_of(s)}, teacher {s.sdpo.teacher}, contrast {s.sdpo.contrast}",
-        *(s.user.plan(heard, shown) if heard else []),
-        judged,
+        StagePlan(name, planned_steps(own, prompts), rows, s.prompts.max_tokens, kind, frozen, True)
+        for name, own, kind in kinds
     ]
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #rests_on
 def _rests_on(config: Mapping[str, Any]) -> list[str]:
     "Say what stands behind the numbers of a run"
-    prompts, user = (
-        config.get("prompts", {}).get("train"),
-        config.get("user", {}).get("model", "rule"),
-    )
+    prompts = config.get("prompts", {}).get("train")
+    user = config.get("user", {}).get("model", "rule")
     return [
         f"Requests: {'made up' if prompts == TOY else prompts}. Users are played by "
         f"{user}; rule: made-up users whose taste is measured by that rule.",
@@ -590,7 +369,6 @@ class _SDPORecipe(Recipe):
 
     groups: Mapping[str, Any] = {
         "sdpo": SDPOConfig,
-        "hindsight": HindsightConfig,
         "user": UserConfig,
         "prompts": _PromptsConfig,
         "preference": PreferenceConfig,
@@ -602,14 +380,33 @@ class _SDPORecipe(Recipe):
     methods = ("online",)
     study = "humanlm.sdpo.recipe:_SDPOStudy"
 
-    def settle(self, s: Settings) -> Settings:
-        "Let TRL measure the distance from the start where the sampled form asks for it"
-        return (
-            s.changed(trainer={"beta": s.sdpo.kl}) if s.sdpo.kl and _form_of(s) == "sampled" else s
-        )
-
     def check(self, s: Settings) -> None:
-        _check_settings(s)
+        for name in s.run.methods:
+            check_name(name, METHODS, "method", ConfigError)
+        for name in s.preference.tastes_of(s.user):
+            find_trait(name)
+        require(
+            "run",
+            (not s.run.validate, "validate: use `humanlm sdpo compare RUN --compare.sweep true`"),
+        )
+        require(
+            "sdpo",
+            (
+                not s.trainer.get("beta", 0) or _form_of(s) == "sampled",
+                "form: the distance from the start is measured in the form sampled alone. "
+                "Leave trainer.beta out",
+            ),
+        )
+        require(
+            "preference",
+            (
+                not s.user.is_simulator or bool(s.preference.tastes and s.preference.judge),
+                "tastes and judge: a simulator has no taste by name. Say what replies are "
+                "measured by, and who compares them (rule, or a chat model)",
+            ),
+        )
+        s.user.require_price(s.user.model)
+        s.preference.require_price(s.preference.judge_name(s.user))
 
     def teaches(self, s: Settings) -> bool:
         return _has_lessons(s)
@@ -618,88 +415,72 @@ class _SDPORecipe(Recipe):
         return _load_work(s, given.get("user"), given.get("judge"))
 
     def begin(self, run: Any) -> None:
-        atomic_write(run.folder / "data.md", _data_card(run.settings, run.work))
+        "Describe in Markdown what a run learns from"
+        work, source = run.work, run.settings.prompts.train
+        lines = [
+            f"prompts: {source}, {len(work.train):,} for training, {len(work.test):,} held out",
+            f"logged interactions: {len(work.logged):,}",
+            *(f"left out, {name}: {n:,}" for name, n in work.notes["skipped"].items()),
+        ]
+        atomic_write(run.folder / "data.md", "".join(f"- {line}\n" for line in lines))
 
     def vocabulary(self, run: Any) -> tuple[list[str], list[str]]:
         "Give what a tiny model's tokenizer learns from"
         if run.settings.prompts.train != TOY:
             return [m["content"] for messages in run.work.train for m in messages], []
-        rows = toy_lessons(3000, run.settings.run.seed, run.settings.hindsight.template)
+        rows = toy_lessons(3000, run.settings.run.seed)
         return [f"{row['prompt'][-1]['content']} {row['target']}" for row in rows], []
 
     def stages(self, run: Any) -> list[Stage]:
         "Teach a tiny model to listen, then train: each taste from where the one before it ended"
         s = run.settings
-        found, last = (
-            ([Stage("cold-start", "base", _train_cold_start)] if _has_lessons(s) else []),
-            _start_of(s),
-        )
+        last = start = _start_of(s)
+        stages = [Stage(start, "base", _train_cold_start)] if _has_lessons(s) else []
         for method in s.run.methods:
             if method == "offline":
-                found.append(Stage(method, _start_of(s), _train_offline))
+                stages.append(Stage(method, start, _train_offline))
             else:
-                for name, before in _phases(s).items():
-                    found.append(Stage(name, last, partial(_train_online, before=before)))
+                for name in _phases(s):
+                    stages.append(Stage(name, last, _train_online))
                     last = name
-        return found
-
-    def contract(self, run: Any, name: str, tokenizer: Any) -> dict[str, str]:
-        "Say which system message the model was trained with, and how hindsight is shown"
-        return {
-            "sdpo.json": to_json(
-                {
-                    "system": run.settings.prompts.system,
-                    "hindsight": run.settings.hindsight.template,
-                },
-                indent=1,
-            )
-        }
-
-    def validate(self, run: Any, name: str, policy: Any) -> float:
-        "Measure the preference for the newest taste on prompts that nothing else asks"
-        s, rows = (
-            run.settings,
-            [_prompt_row(m, policy.tokenizer, run.settings) for m in run.work.valid],
-        )
-        taste = TASTES[s.preference.tastes_of(s.user)[-1]]
-        return known_mean(
-            [
-                taste.score(said.text)
-                for said in run_sync(policy.generate(rows, s.rollout.eval_sampling(s.run.seed)))
-            ]
-        )
+        return stages
 
     def evaluate(self, run: Any, name: str) -> list[Measurement]:
-        return _measured(run, _replies_of(run, name))
+        s = run.settings
+        return _measured(run, _replies_of(run, name), s.preference.tastes_of(s.user))
 
     def references(self, run: Any) -> dict[str, list[Measurement]]:
         "Measure the start where it is told what is wanted: what training can hope to reach"
-        return {"in-context": found} if (found := _oracle(run)) else {}
+        rows = _oracle(run)
+        return {"in-context": rows} if rows else {}
 
     def plan(self, s: Settings) -> list[str]:
-        return _plan_lines(s)
+        "Say what a run does and costs"
+        work = _load_work(s)
+        plans = _method_plans(s, len(work.train))
+        reply = "word " * (s.prompts.max_tokens * 3 // 4)
+        samples = [Exchange(tuple(m), reply) for m in work.train[:20]]
+        reactions = sum(p.rows * (p.steps or 0) for p in plans if p.kind == "rollouts")
+        judge, tastes = s.preference.judge_name(s.user), s.preference.tastes_of(s.user)
+        questions = 2 * len(work.test) * len(tastes) * (len(plans) + 2)
+        most = f"; at most {questions:,} questions, both orders" if judge != "rule" else ""
+        return [
+            *(f"{p.name:<19} {step_plan(s, p.steps or 0)}" for p in plans),
+            f"prompts             {s.prompts.train}: {len(work.train):,} for training, "
+            f"{len(work.test):,} held out",
+            f"signal              {_form_of(s)}, teacher {s.sdpo.teacher}, "
+            f"contrast {s.sdpo.contrast}",
+            *(s.user.plan(reactions, samples) if reactions else []),
+            f"judge               {judge}: {', '.join(tastes)}{most}",
+        ]
 
     def stage_plans(self, s: Settings) -> list[StagePlan]:
-        return _stage_plans(s)
+        steps, longest = s.sft.lesson_steps, s.prompts.max_tokens
+        cold = StagePlan("cold-start", steps, s.sft.batch, longest, "lessons")
+        return [cold] * _has_lessons(s) + _method_plans(s, s.prompts.train_n)
 
     def sections(self) -> Mapping[str, tuple]:
-        "Give the sections of the report"
-        sections = standard_sections(NAMES, _rests_on)
-        return {
-            **{name: sections[name] for name in ("first", "results", "differences", "training")},
-            "regret": (
-                "Preference and regret",
-                "What users had to put up with on the way.",
-                regret_section,
-            ),
-            "samples": sections["samples"],
-            "users": (
-                "How the users write",
-                "What they said in the training samples.",
-                users_section,
-            ),
-            "run": sections["run"],
-        }
+        return standard_sections(NAMES, _rests_on)
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #NAMES
 NAMES = Names(
@@ -732,14 +513,8 @@ class _SDPOStudy(Study):
 
     def shared(self, s: Settings) -> dict[str, str]:
         "Name the models before any follow-up, with all that they depend on"
-        return (
-            dict.fromkeys(
-                ["base", "cold-start"],
-                to_json([s.model, s.sft, s.prompts.train, s.hindsight, s.run.seed]),
-            )
-            if _has_lessons(s)
-            else {}
-        )
+        depends = to_json([s.model, s.sft, s.prompts.train, s.run.seed])
+        return dict.fromkeys(["base", "cold-start"], depends) if _has_lessons(s) else {}
 
     def pairs(self, s: Settings, against: Sequence[str]) -> list[tuple[str, str]]:
         "Compare with the start, and each phase with the one before"
@@ -748,17 +523,14 @@ class _SDPOStudy(Study):
 
     def complete(self, trials: Sequence[Trial], found: Arms) -> dict[str, Any]:
         "Add what each seed moved by itself, and how users fared on the way"
-        arms = [
-            (trial.arm(name), trial.arm("cold-start"))
+        pairs = {
+            (trial.arm(name), trial.arm("cold-start")): None
             for trial in trials
             for name in self.models(trial.settings)
-            if name != "cold-start"
-        ]
-        pairs, seeds = (
-            [pair for pair in dict.fromkeys(arms) if pair[1] in found.tables],
-            list(dict.fromkeys(t.seed for t in trials)),
-        )
+            if name != "cold-start" and trial.arm("cold-start") in found.tables
+        }
+        seeds = list(dict.fromkeys(trial.seed for trial in trials))
         return {
-            "by_seed": rounded(found.seed_changes(pairs, "preference", seeds)),
+            "by_seed": rounded(found.seed_changes(list(pairs), "preference", seeds)),
             "preference_curves": rounded(preference_curves(trials)),
         }

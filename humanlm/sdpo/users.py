@@ -16,21 +16,15 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from ..clients.client import ChatClient, ScriptedClient, token_estimate
 from ..clients.ledger import Ledger
-from ..clients.limits import Limits, in_turn, side_by_side
+from ..clients.limits import Limits, in_turn
 from ..clients.protocol import ChatRequest, LLMError, chat
 from ..clients.reader import fill, quoted, without_middle
 from ..core.basics import ConfigError, check_name, near_miss, run_sync, shorten, to_json
 from ..core.thoughts import without_thoughts
 from ..methods.rollouts import sft_row
 from ..models.settings import ChatConfig, Estimate, estimate
-from humanlm.sdpo.hindsight import (
-    TEMPLATE,
-    AssistantReply,
-    Followup,
-    Interaction,
-    hindsight_messages,
-)
-from .styles import ALIASES, STYLES, TASTES, Style, Taste, find_style
+from .hindsight import AssistantReply, Followup, Interaction, hindsight_messages
+from .styles import ALIASES, STYLES, TASTES, Style, find_trait
 from ..worlds.requests import WISHES, all_requests, draw_traits, granted, remark, write_reply
 
 # %% ../../nbs/sdpo/04_users.ipynb #Exchange
@@ -48,7 +42,7 @@ class Reaction(NamedTuple):
     text: str | None  # None: the user failed, and nothing is learned from it
     error: str = ""  # why
     tokens: int = 0  # read and written for it
-    user: str = ""  # who said it, of several
+    user: str = ""  # who spoke
 
 
 class FollowupUser(Protocol):
@@ -64,17 +58,11 @@ class FollowupUser(Protocol):
 NOTHING_SAID = "the reply is empty"
 
 
-def _drawn(
-    exchange: Exchange, salt: str = ""
-) -> float:  # salt: for several draws from one exchange
-    "Draw a number in [0, 1) that depends on the content and the seed of an exchange alone"
+def _drawn(exchange: Exchange, salt: str) -> float:
+    "Draw a number in [0, 1) that depends on salt, content and seed of an exchange alone"
     content = to_json([salt, exchange.seed, list(exchange.messages), exchange.reply])
-    return (
-        int.from_bytes(
-            hashlib.blake2b(content.encode("utf-8", "replace"), digest_size=6).digest(), "little"
-        )
-        / 2**48
-    )
+    digest = hashlib.blake2b(content.encode("utf-8", "replace"), digest_size=6).digest()
+    return int.from_bytes(digest, "little") / 2**48
 
 # %% ../../nbs/sdpo/04_users.ipynb #RuleUser
 CONTROLS: dict[str, tuple[str, ...]] = {  # messages that have nothing to do with the reply
@@ -104,59 +92,23 @@ CONTROLS: dict[str, tuple[str, ...]] = {  # messages that have nothing to do wit
 class RuleUser:
     "A user by rule, who says whether a reply met its taste; or a control, who never does"
 
-    def __init__(self, taste: Taste | str):  # or the name of one, or a key of `CONTROLS`
-        known = TASTES | CONTROLS
-        self.taste: Any = (
-            taste
-            if isinstance(taste, Taste)
-            else known[check_name(taste, known, "taste", ConfigError)]
-        )
-        self.name = f"rule/{taste.name if isinstance(taste, Taste) else taste}"
+    def __init__(self, name: str):  # of a taste, or a key of `CONTROLS`
+        self.taste = TASTES.get(check_name(name, [*TASTES, *CONTROLS], "taste", ConfigError))
+        self.phrases, self.name = CONTROLS.get(name, ()), f"rule/{name}"
 
     def says(self, exchange: Exchange) -> Reaction:
         "React to one reply"
-        if isinstance(self.taste, tuple):
-            phrases = self.taste
-        elif not exchange.reply.strip():
-            return Reaction(None, NOTHING_SAID, user=self.name)
-        else:
-            phrases = (
-                self.taste.praises
-                if self.taste.score(exchange.reply) >= 0.5
-                else self.taste.complaints
-            )
+        phrases = self.phrases
+        if self.taste:
+            if not exchange.reply.strip():
+                return Reaction(None, NOTHING_SAID, user=self.name)
+            liked = self.taste.score(exchange.reply) >= 0.5
+            phrases = self.taste.praises if liked else self.taste.complaints
         return Reaction(phrases[int(_drawn(exchange, self.name) * len(phrases))], user=self.name)
 
     async def __call__(self, exchanges: Sequence[Exchange]) -> list[Reaction]:
         "React to replies, in their order"
         return [self.says(exchange) for exchange in exchanges]
-
-# %% ../../nbs/sdpo/04_users.ipynb #UserMixture
-class _UserMixture:
-    "Several users, one of whom reacts to each reply"
-
-    def __init__(self, users: Sequence[FollowupUser]):
-        self.users, self.name = list(users), "+".join(user.name for user in users)
-
-    def who(self, exchange: Exchange) -> int:
-        "Say which of the users an exchange belongs to"
-        return int(_drawn(exchange._replace(reply=""), "who") * len(self.users))
-
-    async def __call__(self, exchanges: Sequence[Exchange]) -> list[Reaction]:
-        "Let each user react to those of the replies that are theirs"
-        belongs, found = [self.who(exchange) for exchange in exchanges], {}
-        async with side_by_side() as group:
-            parts = {
-                i: [place for place, owner in enumerate(belongs) if owner == i]
-                for i in sorted(set(belongs))
-            }
-            tasks = {
-                i: group.create_task(self.users[i]([exchanges[place] for place in places]))
-                for i, places in parts.items()
-            }
-        for i, places in parts.items():
-            found |= zip(places, tasks[i].result())
-        return [found[place] for place in range(len(exchanges))]
 
 # %% ../../nbs/sdpo/04_users.ipynb #turns
 def _turns(
@@ -164,13 +116,13 @@ def _turns(
     limit: int,  # characters in all
 ) -> list[tuple[str, str]]:
     "Give role and text of the last turns that fit, without those that no user sees"
-    found, room = [], limit
+    turns, room = [], limit
     for message in reversed([m for m in messages if m["role"] in ("user", "assistant")]):
-        if found and len(message["content"]) > room:
+        if turns and len(message["content"]) > room:
             break
-        found.append((message["role"], without_middle(message["content"], limit)))
+        turns.append((message["role"], without_middle(message["content"], limit)))
         room -= len(message["content"])
-    return found[::-1]
+    return turns[::-1]
 
 # %% ../../nbs/sdpo/04_users.ipynb #StyleUser
 STYLE_SYSTEM = """\
@@ -198,31 +150,27 @@ _SPEAKERS = {"user": "You", "assistant": "Assistant"}
 
 def _style_question(style: Style, exchange: Exchange, **settings: Any) -> ChatRequest:
     "Ask a chat model for the next message of somebody with a style"
-    said = "\n\n".join(
-        f"{_SPEAKERS[role]}:\n{quoted(text)}" for role, text in _turns(exchange.messages, MAX_READ)
-    )
-    question = fill(
-        STYLE_USER, conversation=said, reply=quoted(without_middle(exchange.reply, MAX_READ))
-    )
-    return chat(
-        question, fill(STYLE_SYSTEM, wants=style.wants, dislikes=style.dislikes), **settings
-    )
+    turns = _turns(exchange.messages, MAX_READ)
+    conversation = "\n\n".join(f"{_SPEAKERS[role]}:\n{quoted(text)}" for role, text in turns)
+    reply = quoted(without_middle(exchange.reply, MAX_READ))
+    question = fill(STYLE_USER, conversation=conversation, reply=reply)
+    system = fill(STYLE_SYSTEM, wants=style.wants, dislikes=style.dislikes)
+    return chat(question, system, **settings)
 
 # %% ../../nbs/sdpo/04_users.ipynb #PersonaUser
 def _persona_question(persona: str, exchange: Exchange, **settings: Any) -> ChatRequest:
     "Ask a simulator for the next message of a person, whose own turns are the user's"
-    own = {"user": {"role": "assistant"}, "assistant": {"role": "user", "name": "Assistant"}}
-    said = _turns(
-        [*exchange.messages, {"role": "assistant", "content": exchange.reply}], 2 * MAX_READ
-    )
+    roles = {"user": {"role": "assistant"}, "assistant": {"role": "user", "name": "Assistant"}}
+    messages = [*exchange.messages, {"role": "assistant", "content": exchange.reply}]
+    turns = _turns(messages, 2 * MAX_READ)
     return ChatRequest(
-        tuple(own[role] | {"content": text} for role, text in said),
+        tuple(roles[role] | {"content": text} for role, text in turns),
         extra={"persona": persona},
         **settings,
     )
 
 # %% ../../nbs/sdpo/04_users.ipynb #AskedUser
-MAX_FOLLOWUP = 2000  # characters of a message that are kept
+MAX_FOLLOWUP = 2000  # characters of a message that stay
 
 
 class _ChatUser:
@@ -230,14 +178,14 @@ class _ChatUser:
 
     def __init__(
         self,
-        style: Style | str,  # or its key; "" where a person is played
+        style: str,  # its key; "" where a person is played
         client: ChatClient,  # of a person: simulator/RUN, or a server of one
         persona: str = "",  # who is played
         **settings: Any,  # further fields of `ChatRequest`: temperature, max_tokens
     ):
-        self.style = None if persona else find_style(style) if isinstance(style, str) else style
+        self.style: Any = None if persona else find_trait(style)
         self.name = f"{client.name} as {self.style.key}" if self.style else client.name
-        self.client, self.ledger, self.persona = client, client.ledger, persona
+        self.client, self.persona = client, persona
         self.settings = {"max_tokens": 128, "caller": "user"} | settings
 
     def request(self, exchange: Exchange) -> ChatRequest:
@@ -260,16 +208,15 @@ class _ChatUser:
         tokens = reply.usage.tokens_in + reply.usage.tokens_out
         if reply.finish == "refusal":
             return Reaction(None, f"{reply.model} refused to answer", tokens, self.name)
-        said = without_thoughts(reply.text)[:MAX_FOLLOWUP]
-        if not said and (reply.text.strip() or reply.finish == "length"):
+        text = without_thoughts(reply.text)[:MAX_FOLLOWUP]
+        if not text and (reply.text.strip() or reply.finish == "length"):
             return Reaction(None, f"{reply.model} thought and wrote no message", tokens, self.name)
-        return Reaction(said, "", tokens, self.name)
+        return Reaction(text, "", tokens, self.name)
 
     async def __call__(self, exchanges: Sequence[Exchange]) -> list[Reaction]:
         "React to replies, in their order"
-        return await in_turn(
-            self.says, exchanges, 2 * getattr(self.client, "limits", Limits()).concurrency
-        )
+        width = 2 * getattr(self.client, "limits", Limits()).concurrency
+        return await in_turn(self.says, exchanges, width)
 
 # %% ../../nbs/sdpo/04_users.ipynb #UserConfig
 @dataclass(frozen=True)
@@ -284,9 +231,9 @@ class UserConfig(ChatConfig):
     persona: str = field(default="", kw_only=True)
     "Whom a simulator plays, in words."
     tastes: list[str] = field(default_factory=list, kw_only=True)
-    "Tastes or styles after each other. A plus makes a mixture of users: short+casual."
+    "Tastes or styles after each other."
     steps_each: int = field(default=0, kw_only=True)
-    "Updates that each taste lasts, trainer.max_steps at most; the last one stays. 0: the first."
+    "Updates that each of several tastes lasts, trainer.max_steps at most."
     temperature: float | None = field(default=0.7, kw_only=True)
     "Of a chat model; null: the provider's default."
     max_tokens: int = field(default=128, kw_only=True)
@@ -302,24 +249,14 @@ class UserConfig(ChatConfig):
     @property
     def sequence(self) -> list[str]:
         "Tastes in the order of training; of a simulator, its name"
-        named = (
-            self.model.partition("/")[2]
-            if self.is_rule(self.model) or self.is_simulator
-            else self.style
-        )
-        return list(self.tastes) or [named]
-
-    def at(self, step: int) -> str:
-        "Name the taste that holds in update `step`, counted from 0"
-        return self.sequence[
-            min(step // self.steps_each, len(self.sequence) - 1) if self.steps_each else 0
-        ]
+        named = self.is_rule(self.model) or self.is_simulator
+        return self.tastes or [self.model.partition("/")[2] if named else self.style]
 
     def model_checks(self):
         "Check that everybody who is named exists"
-        if not self.is_rule(self.model):
+        rule = self.is_rule(self.model)
+        if not rule:
             yield from super().model_checks()
-        yield self.steps_each >= 0, f"steps_each must be at least 0, got {self.steps_each}"
         yield (
             len(self.tastes) < 2 or self.steps_each > 0,
             f"steps_each must be above 0, so that the {len(self.tastes)} tastes can "
@@ -327,70 +264,58 @@ class UserConfig(ChatConfig):
         )
         if self.is_simulator:
             yield (
-                bool(self.persona.strip()),
-                "persona is empty. Say in words whom the simulator plays.",
+                bool(self.persona.strip()) and not self.tastes,
+                "persona is empty, or there are tastes. Say in words whom the simulator plays",
             )
-            yield not self.tastes, "tastes: a simulator has a persona. Leave tastes out."
             return
-        setting = "tastes" if self.tastes else "model" if self.is_rule(self.model) else "style"
-        known = [*TASTES, *CONTROLS] if self.is_rule(self.model) else [*STYLES, *ALIASES]
-        for name in (name for names in self.sequence for name in names.split("+")):
+        known = [*TASTES, *CONTROLS] if rule else [*STYLES, *ALIASES]
+        setting = "tastes" if self.tastes else "model" if rule else "style"
+        for name in self.sequence:
             yield (
                 name in known,
-                f"{setting}: no {'taste' if self.is_rule(self.model) else 'style'} "
+                f"{setting}: no {'taste' if rule else 'style'} "
                 f"{shorten(name)!r}.{near_miss(name, known)}",
             )
 
     def plan(self, exchanges: int, samples: Sequence[Exchange]) -> list[str]:  # lines of a plan
         "Say who will be asked how often, and what that costs"
-        who = (
-            f"user                {self.model}: {', then '.join(self.sequence)}; "
-            f"{exchanges:,} reactions"
-        )
-        if self.is_rule(self.model):
-            return [who, "cost                none: this user is a rule, and calls no chat model"]
+        cost = "none: this user is a rule, and calls no chat model"
+        if not self.is_rule(self.model):
+            most = _user_cost(self, exchanges, samples)
+            cost = f"at most {most}; what is in the cache is not paid for again"
         return [
-            who,
-            f"cost                at most {_user_cost(self, exchanges, samples)}; what "
-            "is in the cache is not paid for again",
+            f"user                {self.model}: {', then '.join(self.sequence)}; "
+            f"{exchanges:,} reactions",
+            f"cost                {cost}",
         ]
 
 # %% ../../nbs/sdpo/04_users.ipynb #all_users
-def _chat_user(config: UserConfig, name: str, client: ChatClient) -> _ChatUser:
-    "Make the user whom a client plays: somebody with a style, or the person of a simulator"
+def make_user(
+    config: UserConfig,
+    ledger: Ledger | None = None,  # that calls are entered in
+    taste: str = "",  # one of several; empty: the first
+    client: ChatClient | None = None,  # None: as the settings name it
+) -> FollowupUser:
+    "Make the user of one taste; `LLMError` says what is missing"
+    taste = taste or config.sequence[0]
+    if config.is_rule(config.model):
+        return RuleUser(taste)
     return _ChatUser(
-        name,
-        client,
+        taste,
+        client or config.client(config.model, ledger),
         config.persona if config.is_simulator else "",
         max_tokens=config.max_tokens,
         temperature=config.temperature,
     )
 
-
-def make_user(
-    config: UserConfig,
-    ledger: Ledger | None = None,  # that calls are entered in
-    step: int = 0,  # of training, for tastes that follow each other
-) -> FollowupUser:
-    "Make the user, or the mixture of users, of one update; `LLMError` says what is missing"
-    client, name = (
-        None if config.is_rule(config.model) else config.client(config.model, ledger),
-        config.at(step),
-    )
-    names = [name] if config.is_simulator else name.split("+")
-    users: list[FollowupUser] = [
-        RuleUser(name) if client is None else _chat_user(config, name, client) for name in names
-    ]
-    return users[0] if len(users) == 1 else _UserMixture(users)
-
 # %% ../../nbs/sdpo/04_users.ipynb #user_cost
 def _user_cost(
-    config: UserConfig, exchanges: int, samples: Sequence[Exchange]
-) -> Estimate:  # samples: some like them; none: only the instruction is counted
-    "Estimate calls, tokens and dollars of reactions, each as long as it may be; a rule asks nobody"
-    if config.is_rule(config.model):
-        return Estimate(0, 0, 0, 0.0)
-    user = _chat_user(config, config.sequence[0].split("+")[0], ScriptedClient([]))
+    config: UserConfig,  # of a model
+    exchanges: int,
+    samples: Sequence[Exchange],  # some like them; none: only the instruction is counted
+) -> Estimate:
+    "Estimate calls, tokens and dollars of reactions, each as long as it may be"
+    user: Any = make_user(config, client=ScriptedClient([]))
     read = fmean(
         token_estimate(replace(user.request(sample), max_tokens=1))
         for sample in samples or [Exchange((), "")]
@@ -398,25 +323,21 @@ def _user_cost(
     return estimate(config.model, exchanges, round(exchanges * read), exchanges * config.max_tokens)
 
 # %% ../../nbs/sdpo/04_users.ipynb #toy_lessons
-def toy_lessons(
-    count: int, seed: int, template: str = TEMPLATE
-) -> list[dict]:  # template: of the hindsight block
+def toy_lessons(count: int, seed: int) -> list[dict]:
     "Make supervised rows: a quarter plain, a quarter with idle remarks, half with a wish"
     rng, (train, _) = random.Random(f"lessons{seed}"), all_requests()
 
     def row(number):
         request, traits, kind = rng.choice(train), draw_traits(rng), rng.random()
-        messages, said = [{"role": "user", "content": request.text}], None
+        messages: list[dict] = [{"role": "user", "content": request.text}]
         if kind < 0.5:
             wish = rng.choice([*WISHES, "question", "no_question"])
-            traits, said = (
-                granted(wish, traits),
-                rng.choice(TASTES[wish].complaints + TASTES[wish].praises),
-            )
+            traits = granted(wish, traits)
+            remarks = TASTES[wish].complaints + TASTES[wish].praises
+            messages = hindsight_messages(messages, rng.choice(remarks))
         elif kind < 0.75:
-            said = remark(rng)
-        told = messages if said is None else hindsight_messages(messages, said, template)
-        return sft_row(told, write_reply(request.thing, traits, rng), row_id=f"lesson-{number}")
+            messages = hindsight_messages(messages, remark(rng))
+        return sft_row(messages, write_reply(request.thing, traits, rng), row_id=f"lesson-{number}")
 
     return [row(number) for number in range(count)]
 
@@ -424,22 +345,22 @@ def toy_lessons(
 def toy_logs(count: int, seed: int, user: UserConfig) -> list[Interaction]:
     "Make logs: replies with any traits, and what the user says to them"
     rng, (train, _) = random.Random(f"logs{seed}"), all_requests()
-    asked = [rng.choice(train) for _ in range(count)]
-    shown = [
+    requests = [rng.choice(train) for _ in range(count)]
+    exchanges = [
         Exchange(
             ({"role": "user", "content": r.text},), write_reply(r.thing, draw_traits(rng), rng), i
         )
-        for i, r in enumerate(asked)
+        for i, r in enumerate(requests)
     ]
-    said = run_sync(make_user(user)(shown))
+    reactions = run_sync(make_user(user)(exchanges))
     return [
         Interaction(
             f"toy-{i}",
-            e.messages,
-            AssistantReply(e.reply, model="write_reply"),
-            Followup(r.text, "simulated"),
-            user_id=r.user,
+            exchange.messages,
+            AssistantReply(exchange.reply, model="write_reply"),
+            Followup(reaction.text, "simulated"),
+            user_id=reaction.user,
         )
-        for i, (e, r) in enumerate(zip(shown, said))
-        if r.text
+        for i, (exchange, reaction) in enumerate(zip(exchanges, reactions))
+        if reaction.text
     ]

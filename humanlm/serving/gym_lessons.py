@@ -7,10 +7,10 @@ __all__ = ['FORMS', 'FILES', 'ABOUT', 'lessons_command']
 
 # %% ../../nbs/serving/09_gym_lessons.ipynb #imports
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from humanlm.core.basics import (
     ConfigError,
@@ -54,8 +54,6 @@ class _LessonsConfig:
     """Episodes that earn less of the best score are left out."""
     rows: str = ""
     """Published rows: a .jsonl or .parquet file, or a folder. Empty: tasks of the gyms' own."""
-    seed: int = PARTS["train"]
-    """Seed of made-up tasks. This one is of training, and shares nothing with the test (3)."""
     form: str = "messages"
     """messages (role and content), or sharegpt (conversations of human, gpt and observation)."""
     out: str = "gym-lessons"
@@ -67,13 +65,8 @@ class _LessonsConfig:
             (self.quota >= 1, f"quota must be at least 1, got {self.quota}"),
             (0 <= self.min_share <= 1, f"min_share must be from 0 to 1, got {self.min_share}"),
             (self.form in FORMS, f"form is {shorten(self.form)!r}. Write {' or '.join(FORMS)}."),
-            (bool(self.out.strip()), "out must name a folder"),
         )
         named_gyms(self.gyms)
-
-    @property
-    def names(self) -> list[str]:
-        return named_gyms(self.gyms)
 
 # %% ../../nbs/serving/09_gym_lessons.ipynb #lesson
 def _lesson(
@@ -82,81 +75,51 @@ def _lesson(
     form: str = "messages",
 ) -> dict[str, Any]:
     "Write an episode as a row of a supervised set"
-    said, tools = episode_messages(gym, env)[:-1], [tool_schema(env.kinds)]
-    about = {
+    messages, tools = episode_messages(gym, env)[:-1], [tool_schema(env.kinds)]
+    row = {
         "id": f"{gym.name}/{env.task.id}",
         "gym": gym.name,
         "score": gym.score(env),
         "share": gym.score(env) / gym.best(env.task),
     }
     if form == "messages":
-        return about | {"messages": said, "tools": tools}
-    names = ["human", *("observation" if m["role"] == "user" else "gpt" for m in said[2:])]
-    return about | {
-        "system": said[0]["content"],
-        "tools": to_json(tools),
-        "conversations": [
-            {"from": name, "value": m["content"]} for name, m in zip(names, said[1:])
-        ],
-    }
+        return row | {"messages": messages, "tools": tools}
+    system, *turns = (message["content"] for message in messages)
+    names = ["human", *("observation" if n % 2 else "gpt" for n in range(len(turns) - 1))]
+    turns = [{"from": name, "value": text} for name, text in zip(names, turns)]
+    return row | {"system": system, "tools": to_json(tools), "conversations": turns}
 
 # %% ../../nbs/serving/09_gym_lessons.ipynb #expert_lessons
-class _GymLessonSet(NamedTuple):
-    "Lessons of one gym, and what was left out"
-
-    rows: list[dict]
-    counts: Counter  # played, kept, below the score, the same again
+_COUNTED = ("played", "kept", "below the score", "the same again")
 
 
 async def _expert_lessons(
     gym: Gym,
-    lots: Iterable[Sequence[GymTask]],  # of tasks, each taken where those before gave too few
+    lots: Iterator[Sequence[GymTask]],  # of tasks, each taken where those before gave too few
     quota: int,
     min_share: float = 1.0,
     form: str = "messages",
-) -> _GymLessonSet:
+) -> tuple[list[dict], Counter]:  # lessons, and what was counted
     "Let an expert play until there are enough lessons"
-    found, counts, seen = [], Counter(), set()
+    rows, counts, seen = [], Counter(), set()
     for task in (task for lot in lots for task in lot):
-        if len(found) == quota:
+        if len(rows) == quota:
             break
         if (key := task_key(task)) in seen:
             counts["the same again"] += 1
-        else:
-            seen.add(key)
-            env = await play_through(gym.play(task), gym.expert)
-            good = gym.score(env) >= min_share * gym.best(task) - 1e-6  # False for nan
-            counts.update(["played", "kept" if good else "below the score"])
-            if good:
-                found.append(_lesson(gym, env, form))
-    return _GymLessonSet(found, counts)
+            continue
+        seen.add(key)
+        env = await play_through(gym.play(task), gym.expert)
+        good = gym.score(env) >= min_share * gym.best(task) - 1e-6  # False for nan
+        counts.update(["played", "kept" if good else "below the score"])
+        rows += [_lesson(gym, env, form)] if good else []
+    return rows, counts
 
 
-def _make_lessons(c: _LessonsConfig) -> dict[str, _GymLessonSet]:  # by gym
-    "Play, gym by gym; `DataError` where nothing is good enough"
-    rows = read_gym_rows(c.rows, c.names).tasks if c.rows else {}
-    names = (
-        list(rows)
-        or c.names
-        or [name for name in gym_names() if name != "template" and not find_gym(name).held_out]
-    )
-    found = {}
-    for gym in map(find_gym, names):
-        lots: Iterable = (
-            [rows[gym.name]]
-            if rows
-            else (
-                gym.tasks(c.quota * 2**i, c.seed)[c.quota * 2 ** (i - 1) if i else 0 :]
-                for i in range(4)
-            )
-        )  # the quota, twice, four and eight times
-        found[gym.name] = run_sync(_expert_lessons(gym, lots, c.quota, c.min_share, c.form))
-    if not any(own.rows for own in found.values()):
-        raise DataError(
-            f"No expert earned {c.min_share:g} of the best score in {', '.join(found)}. "
-            "Lower lessons.min_share."
-        )
-    return found
+def _made_up(gym: Gym, quota: int) -> Iterator[Sequence[GymTask]]:
+    "Make tasks of training: the quota, twice, four and eight times"
+    for count in (quota, 2 * quota, 4 * quota, 8 * quota):
+        yield gym.tasks(count, PARTS["train"])[count // 2 if count > quota else 0 :]
 
 # %% ../../nbs/serving/09_gym_lessons.ipynb #lessons_command
 FILES = ("lessons.jsonl", "lessons.json")
@@ -166,55 +129,39 @@ ABOUT = (
 )
 
 
-def _lesson_table(found: Mapping[str, _GymLessonSet]) -> Table:
-    "Count lessons and what was left out"
-    kinds = ("played", "kept", "below the score", "the same again")
-    return Table(
-        ("gym", *kinds),
-        [(name, *(own.counts[kind] for kind in kinds)) for name, own in found.items()],
-    )
-
-
 def lessons_command(argv: Sequence[str]) -> int:  # exit code
     "Write lessons: `humanlm gyms lessons`"
     s = parse({"lessons": _LessonsConfig}, argv, ABOUT, runs=False)
     c, out = s.lessons, Path(s.lessons.out)
-    others = (
-        [p.name for p in out.iterdir() if p.name not in FILES]
-        if out.is_dir()
-        else [out.name]
-        if out.exists()
-        else []
-    )
-    if others:
+    others = [path.name for path in out.glob("*") if path.name not in FILES]
+    if others or out.is_file():
         raise ConfigError(
             f"{out} holds something else ({shorten(', '.join(sorted(others)))}) and "
             "would be replaced. Name another folder with --lessons.out."
         )
+    published = read_gym_rows(c.rows, named_gyms(c.gyms)).tasks if c.rows else {}
+    trained = [name for name in gym_names() if name != "template" and not find_gym(name).held_out]
+    names = list(published) or named_gyms(c.gyms) or trained
     if s.dry_run:
-        rest = f"those of {c.rows}" if c.rows else "those that are trained on"
-        print(
-            f"gyms        {', '.join(c.names) or rest}\n"
-            f"quota       {c.quota} of each, with at least {c.min_share:g} of the best score\n"
-            f"into        {out}\ncalls       0, ~$0.00"
-        )
+        share = f"with at least {c.min_share:g} of the best score"
+        print(f"gyms        {', '.join(names)}\nquota       {c.quota} of each, {share}")
+        print(f"into        {out}\ncalls       0, ~$0.00")
         return 0
-    found = _make_lessons(c)
+    rows, counts = [], {}
+    for gym in map(find_gym, names):
+        lots = iter([published[gym.name]]) if published else _made_up(gym, c.quota)
+        lessons = run_sync(_expert_lessons(gym, lots, c.quota, c.min_share, c.form))
+        rows, counts[gym.name] = rows + lessons[0], lessons[1]
+    if not rows:
+        raise DataError(
+            f"No expert earned {c.min_share:g} of the best score in {', '.join(counts)}. "
+            "Lower lessons.min_share."
+        )
+    about = {"settings": c, "counts": counts, "users": "rules", "players": "scripted experts"}
     with atomic_path(out) as new:
         new.mkdir()
-        write_jsonl(new / FILES[0], [row for own in found.values() for row in own.rows])
-        atomic_write(
-            new / FILES[1],
-            to_json(
-                {
-                    "settings": c,
-                    "counts": {name: own.counts for name, own in found.items()},
-                    "users": "rules",
-                    "players": "scripted experts",
-                },
-                indent=1,
-            )
-            + "\n",
-        )
-    print(f"{_lesson_table(found)}\n\n" + "\n".join(str(out / file) for file in FILES))
+        write_jsonl(new / FILES[0], rows)
+        atomic_write(new / FILES[1], to_json(about, indent=1) + "\n")
+    table = [(name, *(each[kind] for kind in _COUNTED)) for name, each in counts.items()]
+    print(f"{Table(('gym', *_COUNTED), table)}\n\n" + "\n".join(str(out / file) for file in FILES))
     return 0

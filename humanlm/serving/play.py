@@ -7,7 +7,6 @@ __all__ = ['Reader', 'GYM_GROUPS', 'PlayerConfig', 'PlayerChoice', 'find_player'
 
 # %% ../../nbs/serving/07_play.ipynb #imports
 import json
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -20,13 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 from ..clients.ledger import Ledger
 from ..clients.names import is_chat_model, providers
 from ..clients.reader import fill
-from humanlm.core.basics import (
-    ConfigError,
-    check_name,
-    require,
-    run_sync,
-    shorten,
-)
+from ..core.basics import ConfigError, check_name, require, run_sync, shorten
 from ..core.config import read_yaml
 from ..core.grammar import cut_line, find_run, parse
 from ..evaluation.answering import find_contestant
@@ -38,16 +31,14 @@ from humanlm.gyms.protocol import (
     STOP_REASONS,
     Environment,
     Gym,
-    GymTask,
     ToolCall,
     UserError,
-    UserRole,
     call_help,
+    call_lines,
     find_gym,
     read_call,
 )
-from ..gyms.rows import read_gym_rows
-from ..gyms.users import GymJudgeConfig, GymUserConfig, check_said, is_history, note_answer
+from ..gyms.users import GymJudgeConfig, GymUserConfig, check_said
 from ..models.settings import ClientConfig
 from .talk import lines_of
 from ..training.run import quiet_libraries
@@ -88,13 +79,8 @@ class PlayerChoice(NamedTuple):
         if not self.model:
             return partial(player_of, self.name)
         client = c.client(self.model, ledger)
-        return lambda gym: ChatPlayer(
-            gym,
-            client,
-            self.system,
-            temperature=c.temperature,
-            max_tokens=c.max_tokens or self.tokens,
-        )
+        settings = {"temperature": c.temperature, "max_tokens": c.max_tokens or self.tokens}
+        return lambda gym: ChatPlayer(gym, client, self.system, **settings)
 
 
 def find_player(
@@ -106,43 +92,27 @@ def find_player(
         return PlayerChoice(name)
     run = find_run(name.partition(":")[0], runs)
     if "/" not in name and not run.exists() and not Path(name).exists():
-        check_name(
-            name,
-            [
-                *PLAYERS,
-                *(path.parent.name for path in Path(runs).glob("*/config.yaml")),
-                *(f"{provider}/NAME" for provider in providers()),
-            ],
-            "player",
-            ConfigError,
-        )
-    found = find_contestant(name, runs)
-    model = found.place if is_chat_model(found.place) else f"hf/{found.place}"
-    return PlayerChoice(name, model)._replace(
-        **_trained(Path(model.partition("/")[2])) if model.startswith("hf/") else {}
-    )
+        others = [path.parent.name for path in Path(runs).glob("*/config.yaml")]
+        models = (f"{provider}/NAME" for provider in providers())
+        check_name(name, [*PLAYERS, *others, *models], "player", ConfigError)
+    place = find_contestant(name, runs).place
+    if is_chat_model(place) and not place.startswith("hf/"):
+        return PlayerChoice(name, place)
+    folder = Path(place.removeprefix("hf/"))
+    return PlayerChoice(name, f"hf/{folder}", **_trained(folder))
 
 
-def _trained(folder):
+def _trained(folder: Path) -> dict[str, Any]:
     "Say how a model was told where it is, where it was trained on gyms"
     if not (folder / "gyms.json").is_file():
         return {}
-    told = json.loads((folder / "gyms.json").read_text("utf-8"))
-    config = next(
-        (
-            above / "config.yaml"
-            for above in folder.resolve().parents
-            if (above / "config.yaml").is_file()
-        ),
-        None,
-    )
+    configs = (above / "config.yaml" for above in folder.resolve().parents)
+    config = next((path for path in configs if path.is_file()), None)
     gyms = read_yaml(config).get("gyms", {}) if config else {}
-    gyms |= {"system": told["system"]} if "system" in told else {}  # not so in a checkpoint
-    return {
-        ours: gyms[theirs]
-        for ours, theirs in (("tokens", "turn_tokens"), ("turns", "max_turns"), ("system",) * 2)
-        if theirs in gyms
-    }
+    contract = json.loads((folder / "gyms.json").read_text("utf-8"))  # a checkpoint's has none
+    gyms |= {"system": contract["system"]} if "system" in contract else {}
+    names = {"tokens": "turn_tokens", "turns": "max_turns", "system": "system"}
+    return {ours: gyms[theirs] for ours, theirs in names.items() if theirs in gyms}
 
 # %% ../../nbs/serving/07_play.ipynb #play_by_hand
 Reader = Callable[[str], str]  # a question → a line; empty: nothing more
@@ -161,56 +131,36 @@ def _typed_call(
     return ToolCall(kinds[0], call.content) if len(kinds) == 1 else call
 
 
-def _gym_opening(gym: Gym, env: Environment) -> str:
-    "Write what a person is told first"
-    told = [
-        ("world", gym.about),
-        *((kind, env.formats.get(kind, KINDS[kind])) for kind in env.kinds),
-        ("turns", str(env.config.max_turns)),
-        ("hint", gym.hint),
-        ("", env.task.opening),
-    ]
-    return "\n".join(lines_of(name, text) for name, text in told if text)
-
-
-def _turn_lines(env: Environment) -> str:
-    "Write the last turn: what came back, and what it paid"
-    turn = env.turns[-1]
-    parts = ", ".join(f"{name} {value:g}" for name, value in turn.parts.items() if value)
-    paid = (
-        "no score"
-        if math.isnan(turn.reward)
-        else f"{turn.reward:g}" + (f" ({parts})" if parts else "")
-    )
-    return "\n".join([lines_of("feedback", turn.feedback), lines_of("reward", paid)])
-
-
-def _end_lines(gym: Gym, env: Environment) -> str:
-    "Write how an episode ended"
-    score, why = (
-        gym.score(env),
-        f"{STOP_REASONS[env.stop]} ({env.stop})" if env.stop else "you left",
-    )
-    return lines_of(
-        "end",
-        f"{why} after {len(env.turns)} of {env.config.max_turns} turns; score "
-        f"{'unknown' if math.isnan(score) else f'{score:g}'} of {gym.best(env.task):g}",
-    )
-
-
 async def _play_by_hand(
-    gym: Gym, env: Environment, read: Reader, say: Callable[[str], Any] = print
+    gym: Gym,
+    env: Environment,
+    read: Reader,
+    player: Callable | None = None,  # None: the person who reads
 ) -> None:
-    "Let a person play an episode, until its end or an empty line"
-    say(_gym_opening(gym, env))
-    while not env.stop and (text := read(f"\n{f'turn {len(env.turns) + 1}':<16}")):
-        call = _typed_call(text, env.kinds)
-        if call.kind not in env.handlers:
-            say(lines_of("", call_help(env, call)))
+    "Play an episode with a person on one side, until its end or an empty line"
+    if player is None:
+        lines = {"world": gym.about, **call_lines(env), "turns": str(env.config.max_turns)}
+        lines |= {"hint": gym.hint, "": env.task.opening}
+        print("\n".join(lines_of(name, text) for name, text in lines.items() if text))
+    while not env.stop:
+        if player is None:
+            if not (text := read(f"\n{f'turn {len(env.turns) + 1}':<16}")):
+                break
+            call = _typed_call(text, env.kinds)
+            if call.kind not in env.handlers:
+                print(lines_of("", call_help(env, call)))
+                continue
         else:
-            await env.step(call)
-            say(_turn_lines(env))
-    say(_end_lines(gym, env))
+            call = player(env)
+            call = await call if isawaitable(call) else call
+            print(f"\n{lines_of('policy', str(call))}")
+        turn = await env.step(call)
+        print(lines_of("feedback", turn.feedback))
+        print(lines_of("reward", f"{turn.reward:g}"))
+    why = STOP_REASONS.get(env.stop, "you left")
+    turns = f"{len(env.turns)} of {env.config.max_turns} turns"
+    score = f"{gym.score(env):g} of {gym.best(env.task):g}"
+    print(lines_of("end", f"{why} after {turns}; score {score}"))
 
 # %% ../../nbs/serving/07_play.ipynb #PersonUser
 class _PersonUser:
@@ -218,92 +168,37 @@ class _PersonUser:
 
     name = "person"
 
-    def __init__(self, read: Reader, say: Callable[[str], Any] = print):
-        self.read, self.say, self.told = read, say, {}
+    def __init__(self, read: Reader):
+        self.read = read
 
-    def show(self, name: str, role: UserRole, payload: Mapping[str, Any]) -> None:
-        "Show what is asked: all of it at first, then what is new"
+    async def __call__(self, env: Environment, name: str, payload: Mapping[str, Any]) -> dict:
+        "Show what a role is asked, and read its answer field by field"
+        role = env.roles[name]
         texts = {
-            slot: "(as shown)"
-            if is_history(value)
-            else value
-            if isinstance(value, str)
-            else json.dumps(value, ensure_ascii=False, default=str)
+            slot: value if isinstance(value, str) else json.dumps(value, default=str)
             for slot, value in payload.items()
+            if f"{{{slot}}}" in role.instructions
         }
-        if name not in self.told:
-            self.say(
-                lines_of(
-                    "you",
-                    fill(
-                        role.instructions,
-                        **{
-                            slot: text
-                            for slot, text in texts.items()
-                            if f"{{{slot}}}" in role.instructions
-                        },
-                    ),
-                )
-            )
-        else:
-            self.say(
-                "\n".join(
-                    lines_of(slot, text)
-                    for slot, text in texts.items()
-                    if f"{{{slot}}}" in role.instructions and text != self.told[name].get(slot)
-                )
-            )
-        self.told[name] = texts
+        print(lines_of("you", fill(role.instructions, **texts)))
+        forms = role.schema["properties"]
+        return {field: self.value(field, form) for field, form in forms.items()}
 
     def value(self, field: str, form: Mapping[str, Any]) -> Any:
         "Ask for one field until its answer can be used"
-        while text := self.read(f"\n{_field_question(field, form)} "):
+        options = dict.fromkeys(map(str.casefold, form.get("enum", ())))
+        question = f"\n{field} ({', '.join(options)}): " if options else f"\n{field}: "
+        while text := self.read(question):
             try:
                 check_said(text)
-                return _read_field(text, form)
+                if options and text.strip().casefold() not in options:
+                    raise ValueError(f"Write one of {', '.join(options)}.")
+                plain = (
+                    text.strip() if options or form.get("type") == "string" else json.loads(text)
+                )
+                return next((one for one in form.get("enum", ()) if one.casefold() == plain), plain)
             except ValueError as e:
-                self.say(lines_of("", shorten(e, 200)))
+                print(lines_of("", shorten(e, 200)))
         raise UserError("the person left")
-
-    async def __call__(self, env: Environment, name: str, payload: Mapping[str, Any]) -> dict:
-        "Play a role once"
-        role = env.roles[name]
-        self.show(name, role, payload)
-        answer = {
-            field: self.value(field, role.schema["properties"][field])
-            for field in role.schema.get("required", role.schema["properties"])
-        }
-        note_answer(env, name, payload, answer)
-        return answer
-
-
-def _choices(form):
-    if form.get("type") == "boolean":
-        return ["yes", "no"]
-    return [
-        str(option)
-        for option in {
-            str(option).casefold(): option for option in reversed(form.get("enum", ()))
-        }.values()
-    ][::-1]
-
-
-def _field_question(field: str, form: Mapping[str, Any]) -> str:
-    "Ask for a field, and say what it may hold"
-    options = ", ".join(_choices(form))
-    return f"{field} ({options}):" if options else f"{field}:"
-
-
-def _read_field(text: str, form: Mapping[str, Any]) -> Any:
-    "Read a field that somebody typed; `ValueError` says what it must be"
-    if not (options := _choices(form)):
-        return text if form.get("type") == "string" else json.loads(text)
-    found = next(
-        (option for option in options if option.casefold() == text.strip().casefold()), None
-    )
-    if found is None:
-        raise ValueError(f"Write one of {', '.join(options)}.")
-    return found == "yes" if form.get("type") == "boolean" else found
 
 # %% ../../nbs/serving/07_play.ipynb #talk_gym
 @dataclass(frozen=True)
@@ -314,12 +209,10 @@ class _ByHandConfig:
     """Name of a gym (--gym NAME)."""
     side: str = "policy"
     """Your side: policy, or user (--as user)."""
+    task: int = 0
+    """Number of a task of the gym's own making."""
     player: str = "expert"
     """The policy where you are the user: expert, open-loop, chance, idle, a chat model or a run."""
-    rows: str = ""
-    """File of published rows to play. Empty: a task of the gym's own making."""
-    task: int = 0
-    """Number of the task or row."""
 
     def __post_init__(self):
         require(
@@ -328,43 +221,7 @@ class _ByHandConfig:
                 self.side in ("policy", "user"),
                 f"side is {shorten(self.side)!r}. Write policy or user (--as user).",
             ),
-            (self.task >= 0, f"task must not be negative, got {self.task}"),
         )
-
-    def chosen(self) -> tuple[Gym, GymTask]:
-        "Give gym and task"
-        gym = find_gym(self.gym)
-        tasks = (
-            read_gym_rows(self.rows, [gym.name]).tasks[gym.name]
-            if self.rows
-            else gym.tasks(self.task + 1, 0)
-        )
-        if self.task >= len(tasks):
-            raise ConfigError(
-                f"There is no row {self.task} of {gym.name} in {self.rows}: give a "
-                f"number below {len(tasks)}."
-            )
-        return gym, tasks[self.task]
-
-
-async def _watch(
-    gym: Gym, env: Environment, player: Callable, say: Callable[[str], Any] = print
-) -> None:
-    "Show what a player does to a person who is the user"
-    while not env.stop:
-        said = player(env)
-        said = await said if isawaitable(said) else said
-        turn = await env.step(said)
-        say(
-            "\n"
-            + "\n".join(
-                [
-                    lines_of("policy", f"[{turn.kind}] {turn.content}" if turn.kind else str(said)),
-                    _turn_lines(env),
-                ]
-            )
-        )
-    say(_end_lines(gym, env))
 
 
 GYM_GROUPS = {
@@ -386,30 +243,22 @@ def talk_gym(argv: Sequence[str], read: Reader) -> int:
         "Play a gym: as the policy, or with --as user as the user.",
         runs=False,
     )
-    gym, task = s.play.chosen()
-    spoken = [name for name, role in gym.environment.roles.items() if not role.judges]
-    if s.play.side == "user" and not spoken:
+    gym, is_user = find_gym(s.play.gym), s.play.side == "user"
+    task = gym.tasks(s.play.task + 1, 0)[s.play.task]
+    if is_user and all(role.judges for role in gym.environment.roles.values()):
         raise ConfigError(
             f"The user of {gym.name} says nothing that a person could say. Play the "
             "policy, or another gym."
         )
     choice = find_player(s.play.player)
     if s.dry_run:
-        who = (
-            f"policy      {choice.name}" if s.play.side == "user" else f"user        {s.user.model}"
-        )
-        print(
-            f"gym         {gym.name}, task {task.id}\nyou         {s.play.side}\n"
-            f"{who}\njudge       {s.judge.model}"
-        )
+        other = f"policy      {choice.name}" if is_user else f"user        {s.user.model}"
+        print(f"gym         {gym.name}, task {task.id}\nyou         {s.play.side}\n{other}")
         return 0
     with suppress(ModuleNotFoundError):  # the light core has none of them
         quiet_libraries()
-    user = _PersonUser(read) if s.play.side == "user" else s.user.player()
+    user = _PersonUser(read) if is_user else s.user.player()
     env = gym.play(task, None, user, s.judge.player())
-    run_sync(
-        _watch(gym, env, choice.make(s.policy)(gym))
-        if s.play.side == "user"
-        else _play_by_hand(gym, env, read)
-    )
+    player = choice.make(s.policy)(gym) if is_user else None
+    run_sync(_play_by_hand(gym, env, read, player))
     return 0

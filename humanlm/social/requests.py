@@ -21,7 +21,8 @@ from ..stories.violations import repair, violations
 from ..stories.world import read_story
 
 # %% ../../nbs/social/03_requests.ipynb #_ROOMS
-_ROOMS = """Whoever is in a place perceives everything that is and happens there, and nothing of any \
+_ROOMS = """Whoever is in a place perceives everything that is and happens there, and nothing of \
+any \
 other place. From the moment people leave, they perceive nothing more of the place until \
 they come back; whoever comes in sees what is there. Where a person and an object are in one\
  place, the person's observation says where the object is."""
@@ -30,27 +31,33 @@ HINTS = {
     "tomi": _OBJECTS + _ROOMS,
     "hitom": _OBJECTS
     + _ROOMS
-    + """ People notice in which order others leave; everybody knows that order. What others have in \
+    + """ People notice in which order others leave; everybody knows that order. What others have \
+in \
 mind can be judged only from what was perceived together with them or was said. Anybody may \
 lie: saying something does not change what the speaker believes. A public claim is heard by \
 everybody; of a private word only speaker and listener know. A listener believes a speaker \
 who left the place of the action later than the listener did, and no other.""",
-    "fantom": """A conversation that people join and leave. Whoever has left hears nothing until they are \
+    "fantom": """A conversation that people join and leave. Whoever has left hears nothing until \
+they are \
 back, and does not know what was said meanwhile. Each utterance is an action; \
 <same_as_last_action /> may stand as the state that follows it.""",
-    "confaide": """A meeting in which confidential matters come up. Keep track of who is in the room when \
+    "confaide": """A meeting in which confidential matters come up. Keep track of who is in the \
+room when \
 something is said, and who was told in confidence. <same_as_last_action /> may stand as the \
 state that follows an utterance.""",
-    "cobra": """A remark is made to somebody in a given situation. The remark is the first action, by its \
+    "cobra": """A remark is made to somebody in a given situation. The remark is the first \
+action, by its \
 speaker. The listener observes it before reacting. What speaker and listener mean and feel \
 belongs into <mental_state>.""",
     "mmtom": "A person looks for things in an apartment. "
     + _ROOMS
     + " Closed containers hide what is in them.",
-    "bigtom": """A short story: a person believes something, then the world changes, and the person may or \
+    "bigtom": """A short story: a person believes something, then the world changes, and the \
+person may or \
 may not notice. An observation holds the change only if the text says or plainly shows that \
 this person perceived it.""",
-    "simpletom": """A short story with something that one person cannot know, such as what is inside a closed \
+    "simpletom": """A short story with something that one person cannot know, such as what is \
+inside a closed \
 packet. That fact belongs into the state and into the observations only of those who can \
 perceive it.""",
 }
@@ -110,9 +117,11 @@ def form(style: str = "full") -> str:
 
 # %% ../../nbs/social/03_requests.ipynb #EXAMPLES
 EXAMPLES = {
-    "tomi": """Ottmar entered the boathouse. Freya entered the boathouse. The lantern is in the locker. \
+    "tomi": """Ottmar entered the boathouse. Freya entered the boathouse. The lantern is in the \
+locker. \
 Ottmar exited the boathouse. Freya moved the lantern to the hamper.""",
-    "hitom": """Ottmar, Freya and Sunniva entered the boathouse. The lantern is in the locker. Ottmar moved \
+    "hitom": """Ottmar, Freya and Sunniva entered the boathouse. The lantern is in the locker. \
+Ottmar moved \
 the lantern to the hamper. Ottmar exited the boathouse. Freya made no movements and stayed \
 in the boathouse for 1 minute. Freya exited the boathouse. Freya privately told Ottmar that \
 the lantern is in the locker.""",

@@ -53,7 +53,8 @@ class Step(BaseModel, extra="forbid"):
         description="The world before the actions of this step; 'none' if nothing is known yet."
     )
     observations: dict[str, str] = Field(
-        description="""What each agent perceives before the actions, or 'none'. <same_as_state /> stands for the \
+        description="""What each agent perceives before the actions, or 'none'. <same_as_state /> \
+stands for the \
 state of this step, <same_as_last_action /> for all actions of the step before, \
 <same_as_last_action_K /> for that of the agent with index K (from 0). What stands between \
 <mental_state> and </mental_state> is private to the agent."""
@@ -144,7 +145,8 @@ _STEP_ABOUT = {
     "state": "The world just before this step's actions: places, objects, who is where. 'none' "
     "is allowed in the first step if the text says nothing yet.",
     "observations": """One entry per agent, written 'name: observation': what this agent itself \
-perceives just before the actions, best in the first person, clear enough to be remembered by. Agents in \
+perceives just before the actions, best in the first person, clear enough to be remembered by. \
+Agents in \
 different places perceive different things; write 'name: none' where an agent perceives \
 nothing. Write <same_as_state /> if the agent perceives the whole state, \
 <same_as_last_action /> if it perceives what the only acting agent did in the step before, \

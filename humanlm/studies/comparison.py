@@ -9,7 +9,7 @@ __all__ = ['TABLES', 'compare', 'compare_systems']
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from humanlm.alignment.bits import (
     NGRAM,
@@ -46,15 +46,17 @@ from humanlm.alignment.sections import (
     statement,
 )
 from ..clients.ledger import Ledger
-from humanlm.core.basics import (
-    ConfigError,
-    atomic_write,
-    run_sync,
-    to_json,
-    write_jsonl,
-)
+from ..core.basics import ConfigError, atomic_write, run_sync, to_json, write_jsonl
 from ..core.html import aligned, tag
-from ..core.runs import CHARGES, Stages, alone, open_run, read_record, run_record, save_record
+from humanlm.core.runs import (
+    CHARGES,
+    Stages,
+    alone,
+    open_run,
+    read_record,
+    run_record,
+    save_record,
+)
 from ..data.dataset import data_fingerprint, dataset_card
 from humanlm.evaluation.measured import (
     ALL,
@@ -89,59 +91,49 @@ def _count_questions(task: Task, c: Comparison) -> int:
     "Count what the judge will be asked about a system"
     if task.done:
         return 0
-    levels, rows = task.settings.hierarchy.load(), c.rows.examples
-    texts = task.texts or [dict.fromkeys(levels.names, "")] * len(rows)
-    reads = readable(c.settings.test_judge)
-    asked = sum(
-        len(bundles(questions(0, e, t, c.settings.eval.reply_states, levels.states, reads)))
-        for e, t in zip(rows, texts)
+    e, levels = c.settings.eval, task.settings.hierarchy.load()
+    reads, empty = readable(c.settings.test_judge), dict.fromkeys(levels.names, "")
+    texts = task.texts or [empty] * len(c.rows.examples)
+    asked = (
+        bundles(questions(0, example, said, e.reply_states, levels.states, reads))
+        for example, said in zip(c.rows.examples, texts)
     )
-    return asked * (c.settings.eval.samples if task.system.kind in ASKED else 1)
+    return sum(map(len, asked)) * (e.samples if task.system.kind in ASKED else 1)
 
 # %% ../../nbs/studies/03_comparison.ipynb #plan
 def _plan(c: Comparison) -> str:
     "Describe a comparison in words and numbers"
     s, rows = c.settings, c.rows.examples
     asked = {task.system: _count_questions(task, c) for task in c.tasks}
-    total = sum(asked.values())
+    composed = {task.system for task in c.tasks if task.settings.rollout.compose}
     lines = [
         f"comparison  {c.folder}",
         f"rows        {len(rows):,} held out ({s.eval.split}), {c.rows.file}",
         f"levels      {', '.join(c.levels)}",
     ]
-    composed = {task.system for task in c.tasks if task.settings.rollout.compose}
-    lines += [
-        f"{x.name:<11} {x.kind} {x.place}: "
-        f"{f'{n:,} questions' if n else 'judged before'}{', replies composed' * (x in composed)}"
-        for x, n in asked.items()
-    ]
-    texts = dict.fromkeys(c.levels, STATE_TEXT)
+    for x, n in asked.items():
+        todo = f"{n:,} questions" if n else "judged before"
+        lines.append(
+            f"{x.name:<11} {x.kind} {x.place}: {todo}{', replies composed' * (x in composed)}"
+        )
+    texts, reads = dict.fromkeys(c.levels, STATE_TEXT), readable(s.test_judge)
     samples = [
         bundle_request(b)
         for e in rows[:20]
-        for b in bundles(questions(0, e, texts, s.eval.reply_states, reads=readable(s.test_judge)))
+        for b in bundles(questions(0, e, texts, s.eval.reply_states, reads=reads))
     ]
-    local = [task for task in c.tasks if Path(task.system.place).is_dir()]  # a plan asks no Hub
-    warnings = [
-        same_judge_warning(s.judge, s.test_judge),
-        *(task.asked_otherwise(rows[0]) for task in local),
-    ]
-    judging = judging_plan(
-        s.test_judge, [Workload("evaluation", total, samples)], s.hierarchy.load()
-    )
-    scored = scored_plan(s.test_judge, [r for r in samples if r.candidates["0"] and not r.levels])
-    return "\n".join([*lines, *judging, *scored, *filter(None, warnings)])
+    work = Workload("evaluation", sum(asked.values()), samples)
+    lines += judging_plan(s.test_judge, [work], s.hierarchy.load())
+    lines += scored_plan(s.test_judge, [r for r in samples if r.candidates["0"] and not r.levels])
+    return "\n".join([*lines, *filter(None, [same_judge_warning(s.judge, s.test_judge)])])
 
 # %% ../../nbs/studies/03_comparison.ipynb #record
-def _record(
-    c: Comparison, stages: Stages, state: Literal["started", "finished"], **more: Any
-) -> None:
-    "Write `run.json`"
+def _record(c: Comparison, stages: Stages, state: Any, **more: Any) -> None:
+    "Write `run.json`; state: started or finished"
     systems = {task.system.name: f"{task.system.kind} {task.system.place}" for task in c.tasks}
     notes = {"conditions": c.conditions, "systems": systems, **more}
-    save_record(
-        c.folder, run_record(c.settings, data_fingerprint(c.rows.examples), stages, state, **notes)
-    )
+    rows = data_fingerprint(c.rows.examples)
+    save_record(c.folder, run_record(c.settings, rows, stages, state, **notes))
 
 # %% ../../nbs/studies/03_comparison.ipynb #open_comparison
 def _open_comparison(c: Comparison) -> None:
@@ -149,16 +141,14 @@ def _open_comparison(c: Comparison) -> None:
     s, rows = c.settings, c.rows.examples
     held = {path.name for path in c.folder.glob("*")} - {"examples.jsonl"}
     folder = open_run(s.run.out, s.run.name, "", s.fresh and bool(held))
-    if held and not s.fresh and read_record(folder).get("conditions") != c.conditions:
-        what = (
-            "a comparison of other rows or settings"
-            if "conditions" in read_record(folder)
-            else "no comparison"
-        )
+    record = read_record(folder)
+    if held and not s.fresh and record.get("conditions") != c.conditions:
+        other = "conditions" in record
+        what = "a comparison of other rows or settings" if other else "no comparison"
         raise ConfigError(
             f"{folder} holds {what}. Choose another --run.name, or move it aside with --fresh."
         )
-    _record(c, Stages(), "started", ledger=read_record(folder).get("ledger"))
+    _record(c, Stages(), "started", ledger=record.get("ledger"))
     s.save(folder / "config.yaml")
     write_jsonl(folder / "examples.jsonl", rows)
     atomic_write(folder / "data.md", dataset_card(rows, "Held-out rows"))
@@ -177,18 +167,14 @@ def _evaluation_of(
         return load_evaluations(task.done)
     if task.system.kind in ASKED:
         return evaluate_model(task.system.place, rows, s, judge, ledger)
-    texts, states = (
-        task.texts or reference_texts(world, rows)[task.system.name],
-        s.hierarchy.load().states,
-    )
-    return judged(
-        run_sync(
-            judge_texts(
-                rows, texts, judge, None, s.eval.reply_states, s.test_judge.concurrency, states
-            )
-        ),
-        s,
-    )
+    texts = task.texts or reference_texts(world, rows)[task.system.name]
+    how = s.eval.reply_states, s.test_judge.concurrency, s.hierarchy.load().states
+    return judged(run_sync(judge_texts(rows, texts, judge, None, *how)), s)
+
+
+def _keep_key(c: Comparison, name: str, key: str) -> None:
+    keys = read_keys(c.folder) | {name: key}
+    atomic_write(c.folder / "evaluations" / "keys.json", to_json(keys, indent=1))
 
 # %% ../../nbs/studies/03_comparison.ipynb #evaluate_all
 def _evaluate_all(
@@ -198,18 +184,17 @@ def _evaluate_all(
     ledger: Ledger | None = None,  # takes what chat models cost
 ) -> dict[str, list[Evaluation]]:  # name → evaluations
     "Evaluate every system; each evaluation is kept as soon as it is made"
-    found, keys, spent = {}, read_keys(c.folder), ledger or Ledger()
+    by_system, spent = {}, ledger or Ledger()
     for task in c.tasks:
         name, doing = task.system.name, "asking" if task.system.kind in ASKED else "judging"
         print(f"{name}: {'judged before' if task.done else doing}", flush=True)
         try:
-            found[name] = _evaluation_of(task, c, judge, world, spent)
+            by_system[name] = _evaluation_of(task, c, judge, world, spent)
         finally:
             _record(c, Stages(), "started", ledger=(judge.ledger + spent).to_dict())
-        save_evaluations(c.folder / "evaluations" / f"{name}.jsonl", found[name])
-        keys[name] = task.key
-        atomic_write(c.folder / "evaluations" / "keys.json", to_json(keys, indent=1))
-    return found
+        save_evaluations(c.folder / "evaluations" / f"{name}.jsonl", by_system[name])
+        _keep_key(c, name, task.key)
+    return by_system
 
 # %% ../../nbs/studies/03_comparison.ipynb #bits_of_all
 def _bits_of_all(
@@ -218,21 +203,20 @@ def _bits_of_all(
     "Measure the bits of every system, and of a model of characters; each is kept"
     rows, home, bits = c.rows.examples, bits_home(c.settings), {}
     for task in c.tasks:
-        name, kind = task.system.name, task.system.kind
-        file, key, keys = c.folder / home / f"{name}.jsonl", f"{home}/{name}", read_keys(c.folder)
+        name, key = task.system.name, f"{home}/{task.system.name}"
+        file = c.folder / home / f"{name}.jsonl"
         of_run = task.done and task.done.parent.parent / home / task.done.name
         if of_run and of_run != file and of_run.is_file():
             bits[name] = load_measured(of_run)
-        elif file.is_file() and keys.get(key) == task.key:
+        elif file.is_file() and read_keys(c.folder).get(key) == task.key:
             bits[name] = load_measured(file)
-        elif kind in ASKED:
+        elif task.system.kind in ASKED:
             print(f"{name}: measuring bits", flush=True)
             bits[name] = measured_or_why(task.system.place, rows, task.settings)
             if not isinstance(bits[name], str):
                 save_measured(file, bits[name])
-                text = to_json(keys | {key: task.key}, indent=1)
-                atomic_write(c.folder / "evaluations" / "keys.json", text)
-        elif kind == "replies":
+                _keep_key(c, key, task.key)
+        elif task.system.kind == "replies":
             bits[name] = f"{name} is a file of replies, without a model that could be asked."
     of_run = c.rows.file.parent / home / f"{NGRAM}.jsonl"
     if of_run.is_file():
@@ -245,116 +229,75 @@ def _write_page(c: Comparison) -> Path:  # of report.html
     "Write one page with tables, intervals and texts, without scripts and requests"
     run, systems = RunFolder(c.folder), [task.system for task in c.tasks]
     run.pieces["evaluations"] = {s.name: evaluations(run)[s.name] for s in systems}
-    about = statement(
-        run.config, [task.system.name for task in c.tasks if task.settings.rollout.compose]
-    )
-    said = tag(
-        "div",
-        *(
-            tag("p", line)
-            for line in (*readable_text(run), *scored_said(run), *about[:2], *about[3:])
-        ),
-        class_="plain",
-    )
-    items = (
+    composed = [task.system.name for task in c.tasks if task.settings.rollout.compose]
+    about = statement(run.config, composed)
+    del about[2:3]
+    lines = [*readable_text(run), *scored_said(run), *about]
+    items = [
         tag("li", tag("b", s.name), f": {s.kind} {s.place}")
         for s in systems
         if s.kind != "reference"
-    )
-    first = said + tag("p", "Compared:") + tag("ul", *items)
-    sections = {
-        name: SECTIONS[name] for name in ("results", "differences", "importance", "examples", "run")
-    }
-    page = report_html(
-        run,
-        {"first": ("", "", lambda run: first)} | sections,
-        "Comparison of systems on the same held-out rows",
-    )
+    ]
+    first = tag("div", *(tag("p", line) for line in lines), class_="plain")
+    first += tag("p", "Compared:") + tag("ul", *items)
+    shown = ("results", "differences", "importance", "examples", "run")
+    sections = {"first": ("", "", lambda run: first)} | {name: SECTIONS[name] for name in shown}
+    page = report_html(run, sections, "Comparison of systems on the same held-out rows")
     return atomic_write(c.folder / "report.html", page)
 
 # %% ../../nbs/studies/03_comparison.ipynb #summary
 def _summary(found: Results, most: int = 30) -> str:  # most: differences to show; → Markdown
     "Show the means of every metric, and the differences between systems"
-    pairs = sorted(
-        (p for p in found.paired if p.level == ALL and p.metric in METRICS),
-        key=lambda p: METRICS.index(p.metric),
-    )
-    more = (
-        [f"... and {len(pairs) - most} more differences in results.json"]
-        if len(pairs) > most
-        else []
-    )
-    differences = [paired_table(pairs, most=most)] if pairs else []
-    bits = [*filter(None, [bits_tables(found.rows)]), *unmeasured(found)]
-    return "\n\n".join([tables(found.rows), *differences, *more, *bits])
+    pairs = [p for m in METRICS for p in found.paired if (p.metric, p.level) == (m, ALL)]
+    parts = [tables(found.rows)]
+    parts += [paired_table(pairs, most=most)] if pairs else []
+    if len(pairs) > most:
+        parts.append(f"... and {len(pairs) - most} more differences in results.json")
+    return "\n\n".join([*parts, *filter(None, [bits_tables(found.rows)]), *unmeasured(found)])
 
 # %% ../../nbs/studies/03_comparison.ipynb #compare
 def compare(c: Comparison) -> Results:
     "Evaluate all systems and write the comparison's folder"
-    with alone(c.folder):
-        return _compare(c)
-
-
-def _compare(c):
     s, rows, stages = c.settings, c.rows.examples, Stages()
-    _open_comparison(c)
-    world = make_world(s.world) if s.data.source == "miniworld" else None
-    judge, spent = make_judge(s.test_judge, world, s.hierarchy.load()), Ledger(budget=s.eval.budget)
-    judge.ledger.keep(c.folder / CHARGES, "test judge")
-    spent.keep(c.folder / CHARGES, "simulated user")  # of chat models that are compared
-    warnings = list(
-        filter(
-            None,
-            [
-                same_judge_warning(s.judge, s.test_judge),
-                *(t.asked_otherwise(rows[0]) for t in c.tasks),
-            ],
-        )
-    )
-    for warning in warnings:
-        print(warning, file=sys.stderr)
-    with stages("evaluation"):
-        said = _evaluate_all(c, judge, world, spent)
-    with stages("results"):
-        beside = tuple(task.system.name for task in c.tasks if task.system.kind == "reference")
-        found = results(
-            {name: measured(own, rows, s.eval.texts) for name, own in said.items()},
-            s.eval.bootstrap,
-            beside,
-        )
-        states = importance(
-            {name: own for name, own in said.items() if name not in beside}, s.eval.bootstrap
-        )
-        notes = {"judges": judges_record(s)}
-        found = without_copies(found._replace(importance=states, notes=notes), s.test_judge)
-        if s.eval.bits:
-            found = with_bits(found, _bits_of_all(c), rows, s.eval.bootstrap)
-        save_results(c.folder / "results.json", found)
-    notes = {"test_judge": judge.name, "judges": judges_record(s), "warnings": warnings}
-    _record(c, stages, "finished", ledger=(judge.ledger + spent).to_dict(), **notes)
-    _write_page(c)
+    with alone(c.folder):
+        _open_comparison(c)
+        world = make_world(s.world) if s.data.source == "miniworld" else None
+        judge = make_judge(s.test_judge, world, s.hierarchy.load())
+        spent = Ledger(budget=s.eval.budget)  # of chat models that are compared
+        judge.ledger.keep(c.folder / CHARGES, "test judge")
+        spent.keep(c.folder / CHARGES, "simulated user")
+        warnings = [*filter(None, [same_judge_warning(s.judge, s.test_judge)])]
+        for warning in warnings:
+            print(warning, file=sys.stderr)
+        with stages("evaluation"):
+            said = _evaluate_all(c, judge, world, spent)
+        with stages("results"):
+            beside = tuple(t.system.name for t in c.tasks if t.system.kind == "reference")
+            scores = {name: measured(some, rows, s.eval.texts) for name, some in said.items()}
+            found = results(scores, s.eval.bootstrap, beside)
+            models = {name: some for name, some in said.items() if name not in beside}
+            notes = {"judges": judges_record(s)}
+            found = found._replace(importance=importance(models, s.eval.bootstrap), notes=notes)
+            found = without_copies(found, s.test_judge)
+            if s.eval.bits:
+                found = with_bits(found, _bits_of_all(c), rows, s.eval.bootstrap)
+            save_results(c.folder / "results.json", found)
+        notes |= {"test_judge": judge.name, "warnings": warnings}
+        _record(c, stages, "finished", ledger=(judge.ledger + spent).to_dict(), **notes)
+        _write_page(c)
     return found
 
 # %% ../../nbs/studies/03_comparison.ipynb #TABLES
 TABLES = "tables"  # the word before folders that asks for the paper's tables
 
-
-def _print_tables(
-    folders: Sequence[str],
-) -> int:  # folders: of finished runs or comparisons, one per data set
-    "Print results in the shape of the published tables"
-    if not folders:
-        raise ConfigError(
-            f"{TABLES} needs folders of finished runs or comparisons, one per data set."
-        )
-    print(aligned(paper_tables([read_measured(folder) for folder in folders])))
-    return 0
-
 # %% ../../nbs/studies/03_comparison.ipynb #compare_systems
 def compare_systems(argv: Sequence[str]) -> int:  # argv: inputs, files and flags
     "Compare systems on the same held-out rows; what `humanlm eval` does for HumanLM"
     if argv[:1] == [TABLES]:
-        return _print_tables(argv[1:])
+        if not argv[1:]:
+            raise ConfigError("tables needs folders of finished runs or comparisons.")
+        print(aligned(paper_tables([read_measured(folder) for folder in argv[1:]])))
+        return 0
     c = prepare(argv)
     if c.settings.dry_run:
         print(_plan(c))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ..alignment.evaluation import BESIDE, load_evaluations
 from ..core.basics import DataError, check_name, jsonl_rows, require, shorten
 from ..core.grammar import find_run
-from ..data.records import Example, Message, load_examples
+from ..data.records import load_examples
 from ..data.viz import cut
 from ..fidelity.dialogues import PEOPLE
 from ..hierarchy.prompts import SPEAKER, parts_text
@@ -82,28 +82,18 @@ def _bounded(item: StudyItem) -> StudyItem | None:  # None: there is nothing to 
     )
 
 # %% ../../nbs/studies/07_items.ipynb #run_items
-def _said(message: Message, example: Example) -> tuple[str, str]:
-    "Give name and words of a message; the side that the participant takes has no name"
-    return "" if message.name == example.user_id else message.name or message.role, parts_text(
-        message.content
-    )
-
-
 def _evaluated(
     given: str,
 ) -> dict[str, Path]:  # model → file; empty: the input is no run
     "Find what models of a run (RUN), or one of them (RUN:NAME), said about its held-out rows"
     before, _, name = given.rpartition(":")
-    for place, only in ((given, ""), (before, name)):
+    for place, model in ((given, ""), (before, name)):
         run = find_run(place) if place else Path(given)
         if not (run / "examples.jsonl").is_file():
             continue
-        found = {
-            path.stem: path
-            for path in sorted((run / "evaluations").glob("*.jsonl"))
-            if path.stem not in BESIDE
-        }
-        return {only: found[check_name(only, found, f"model of {run}")]} if only else found
+        files = {path.stem: path for path in sorted((run / "evaluations").glob("*.jsonl"))}
+        models = {stem: path for stem, path in files.items() if stem not in BESIDE}
+        return {model: models[check_name(model, models, f"model of {run}")]} if model else models
     return {}
 
 
@@ -115,117 +105,80 @@ def _run_items(
     for name, path in models.items():
         examples |= {e.id: e for e in load_examples(path.parent.parent / "examples.jsonl")}
         for e in load_evaluations(path):
-            if e.sample or "response" not in e.texts:
-                continue
-            score = e.scores.get("response_alignment", {}).get("response")
-            replies.setdefault(e.example_id, {})[name] = e.texts["response"]
-            judged.setdefault(e.example_id, {})[name] = score.value if score else math.nan
-    shared = [
-        examples[id] for id, said in replies.items() if len(said) == len(models) and id in examples
-    ]
-    return [
-        StudyItem(
-            e.id,
-            e.context_id,
-            tuple(_said(m, e) for m in e.context),
-            replies[e.id] | {PEOPLE: e.reply},
-            judged[e.id],
-        )
-        for e in shared
-    ]
+            if e.sample == 0 and "response" in e.texts:
+                score = e.scores.get("response_alignment", {}).get("response")
+                replies.setdefault(e.example_id, {})[name] = e.texts["response"]
+                judged.setdefault(e.example_id, {})[name] = score.value if score else math.nan
+    items = []
+    for id, texts in replies.items():
+        if len(texts) == len(models) and (e := examples.get(id)):
+            context = tuple(
+                ("" if m.name == e.user_id else m.name or m.role, parts_text(m.content))
+                for m in e.context
+            )
+            texts = texts | {PEOPLE: e.reply}
+            items.append(StudyItem(e.id, e.context_id, context, texts, judged[id]))
+    return items
 
 # %% ../../nbs/studies/07_items.ipynb #file_items
-def _context(said: Any, where: str) -> tuple[tuple[str, str], ...]:
-    "Read a context; `DataError` says what is wrong"
-    messages = [{"role": "", "content": said}] if isinstance(said, str) else said
-    if (
-        not isinstance(messages, list)
-        or not messages
-        or not all(isinstance(m, dict) and isinstance(m.get("content"), str) for m in messages)
-    ):
-        raise DataError(
-            f"{where}, field 'context': expected a text, or messages with role and "
-            f"content, got {shorten(repr(said))}."
-        )
-    return tuple(
+def _file_item(row: Mapping[str, Any], where: str, n: int) -> StudyItem:
+    "Read one item; `DataError` says what is wrong"
+    context, replies, judged = row.get("context"), row.get("replies"), row.get("judged") or {}
+    messages = [{"content": context}] if isinstance(context, str) else context
+    plain = isinstance(messages, list) and all(
+        isinstance(m, dict) and isinstance(m.get("content"), str) for m in messages
+    )
+    if not plain or not messages:
+        raise DataError(f"{where}, field 'context': expected a text, or messages with content.")
+    if not isinstance(replies, dict) or not all(isinstance(text, str) for text in replies.values()):
+        raise DataError(f"{where}, field 'replies': expected an object of texts by model.")
+    scores = {k: math.nan if v is None else v for k, v in dict(judged).items()}
+    if not all(isinstance(v, (int, float)) and not (v < 0 or v > 1) for v in scores.values()):
+        raise DataError(f"{where}, field 'judged': expected scores from 0 to 1 by model.")
+    named = tuple(
         (
-            "" if m.get("name") == SPEAKER else str(m.get("name") or m.get("role") or "context"),
+            "" if m.get("name") == SPEAKER else str(m.get("name") or m.get("role") or ""),
             m["content"],
         )
         for m in messages
     )
-
-
-def _file_item(row: Mapping[str, Any], where: str, n: int) -> StudyItem:
-    "Read one item; `DataError` says what is wrong"
-    replies, judged = row.get("replies"), row.get("judged") or {}
-    if not isinstance(replies, dict) or not all(isinstance(text, str) for text in replies.values()):
-        raise DataError(
-            f"{where}, field 'replies': expected an object of texts by model, got "
-            f"{shorten(repr(replies))}. Found: {shorten(', '.join(row))}."
-        )
-    wrong = (
-        {
-            k: v
-            for k, v in judged.items()
-            if v is not None and not (type(v) in (int, float) and 0 <= v <= 1)
-        }
-        if isinstance(judged, dict)
-        else judged
-    )
-    if wrong:
-        raise DataError(
-            f"{where}, field 'judged': expected scores from 0 to 1 by model, got "
-            f"{shorten(repr(wrong))}."
-        )
+    if isinstance(context, str):
+        named = (("context", context),)
     id = str(row.get("id", n))
-    return StudyItem(
-        id,
-        str(row.get("cluster", id)),
-        _context(row.get("context"), where),
-        replies,
-        {k: math.nan if v is None else v for k, v in judged.items()},
-    )
+    return StudyItem(id, str(row.get("cluster", id)), named, replies, scores)
 
 
 def _file_items(path: str | Path) -> list[StudyItem]:  # path: a .jsonl file
     "Read items from a file; `DataError` names file, row and field"
-    found: dict[str, StudyItem] = {}
-    for n, (where, row) in enumerate(jsonl_rows(path), 1):
-        item = _file_item(row, where, n)
-        if item.id in found:
-            raise DataError(
-                f"{where}: another row has the id {shorten(item.id)!r} too. Give each its own."
-            )
-        found[item.id] = item
-    return list(found.values())
+    items = [_file_item(row, where, n) for n, (where, row) in enumerate(jsonl_rows(path), 1)]
+    if len({item.id for item in items}) < len(items):
+        raise DataError(f"{path}: two rows have the same id. Give each its own.")
+    return items
 
 # %% ../../nbs/studies/07_items.ipynb #study_items
 def study_items(c: StudyConfig) -> tuple[list[StudyItem], int]:  # and how many were left out
     "Find what a study shows; `DataError` if that is nothing"
     given = [c.items] if isinstance(c.items, str) else list(c.items)
-    runs = {place: found for place in given if (found := _evaluated(place))}
+    runs = {place: models for place in given if (models := _evaluated(place))}
+    several = len(runs) > 1
     models = {
-        name if len(runs) == 1 else f"{Path(place).name.partition(':')[0]}.{name}": path
-        for place, found in runs.items()
-        for name, path in found.items()
+        f"{Path(place).name.partition(':')[0]}.{name}" if several else name: path
+        for place, files in runs.items()
+        for name, path in files.items()
     }
-    strange = next(
-        (place for place in given if place not in runs and not Path(place).is_file()), None
-    )
-    if strange is not None:
+    items = _run_items(models) if models else []
+    for place in given:
+        if place not in runs:
+            if not Path(place).is_file():
+                raise DataError(
+                    f"{shorten(place)} is neither a run with evaluations nor a file. Give "
+                    "runs, RUN:NAME, or a JSONL of items."
+                )
+            items += _file_items(place)
+    shown = {item.id: item for item in map(_bounded, items) if item}
+    if not shown:
         raise DataError(
-            f"{shorten(strange)} is neither a run with evaluations nor a file. Give "
-            "runs, RUN:NAME, or a JSONL of items."
-        )
-    found = [
-        *(_run_items(models) if models else ()),
-        *(item for place in given if place not in runs for item in _file_items(place)),
-    ]
-    kept = {item.id: item for item in map(_bounded, found) if item}
-    if not kept:
-        raise DataError(
-            f"Of {len(found)} items in {shorten(', '.join(given)) or 'nothing'} none "
+            f"Of {len(items)} items in {shorten(', '.join(given)) or 'nothing'} none "
             "has two different replies to compare. Give others with --study.items."
         )
-    return list(kept.values()), len(found) - len(kept)
+    return list(shown.values()), len(items) - len(shown)

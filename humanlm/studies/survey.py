@@ -9,7 +9,7 @@ __all__ = ['TITLE', 'CONSENT', 'survey_app']
 import hmac
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ..core.basics import fingerprint
@@ -26,7 +26,6 @@ from humanlm.studies.answers import (
     fields_of,
     new_code,
 )
-from .items import StudyItem
 
 # %% ../../nbs/studies/09_survey.ipynb #survey-css
 _CSS = """
@@ -74,122 +73,52 @@ footer { margin-top: 48px; padding-top: 10px; border-top: 1px solid var(--line);
 """
 
 # %% ../../nbs/studies/09_survey.ipynb #survey-fields
-def _form(where: str, *inside: object, **hidden: object) -> Html:
-    "Write a form with hidden fields"
-    kept = (
-        tag("input", type="hidden", name=name, value=f"{value}", autocomplete="off")
+def _form(where: str, button: str, *inside: object, kind: str = "", **hidden: str) -> Html:
+    "Write a form with hidden fields and one button"
+    fields = (
+        tag("input", type="hidden", name=name, value=value, autocomplete="off")
         for name, value in hidden.items()
     )
-    return tag("form", *kept, *inside, method="post", action=where)
-
-
-def _button(text: str, kind: str = "", go: str = "") -> Html:
-    named = {"name": "go", "value": go, "formnovalidate": "formnovalidate"} if go else {}
-    return tag("button", text, class_=kind, type="submit", **named)
+    send = tag("div", tag("button", button, class_=kind, type="submit"), class_="buttons")
+    return tag("form", *fields, *inside, send, method="post", action=where)
 
 
 def _tick(name: str, text: str) -> Html:
-    return tag(
-        "label",
-        tag("input", type="checkbox", name=name, value="yes", required="required"),
-        tag("span", text),
-        class_="check",
-    )
+    box = tag("input", type="checkbox", name=name, value="yes", required="required")
+    return tag("label", box, tag("span", text), class_="check")
 
 
-def _asked(field: Field, value: object, wrong: str) -> Html:
+def _line(name: str, label: str, value: str = "") -> Html:
+    "Write a field of one line"
+    box = tag("input", type="text", id=name, name=name, value=value, maxlength=200)
+    return tag("label", label, class_="above", for_=name) + box
+
+
+def _field(field: Field, value: object, wrong: str) -> Html:
     "Write one field with what it holds, and what is wrong with it"
-    said = tag("small", wrong, class_="bad") if wrong else ""
+    name, note = field.name, tag("small", field.note)
+    fault = tag("small", wrong, class_="bad") if wrong else ""
     if field.kind == "text":
-        least = f"At least {field.bound} words. " if field.bound else ""
-        return tag(
-            "div",
-            tag("label", field.label, class_="above", for_=field.name),
-            tag("small", least + field.note),
-            tag(
-                "textarea",
-                value,
-                id=field.name,
-                name=field.name,
-                maxlength=MOST_TEXT,
-                required="required" if field.bound else "",
-            ),
-            said,
-        )
-    choices = (
-        tag(
-            "label",
-            tag(
-                "input",
-                type="radio",
-                name=field.name,
-                value=str(i),
-                checked="checked" if value == i else "",
-                required="required",
-            ),
-            tag("span", i),
-        )
-        for i in range(1, field.bound + 1)
-    )
-    return tag(
-        "fieldset",
-        tag("legend", field.label),
-        tag("small", field.note),
-        tag("div", *choices, class_="scale few" if field.kind == "rank" else "scale"),
-        said,
-    )
+        least = tag("small", f"At least {field.bound} words. ") if field.bound else ""
+        required = "required" if field.bound else ""
+        box = tag("textarea", value, id=name, name=name, maxlength=MOST_TEXT, required=required)
+        label = tag("label", field.label, class_="above", for_=name)
+        return tag("div", label, least, note, box, fault)
+    choices = []
+    for i in range(1, field.bound + 1):
+        chosen = {"checked": "checked"} if str(value) == str(i) else {}
+        button = tag("input", type="radio", name=name, value=str(i), required="required", **chosen)
+        choices.append(tag("label", button, tag("span", i)))
+    scale = tag("div", *choices, class_="scale few" if field.kind == "rank" else "scale")
+    return tag("fieldset", tag("legend", field.label), note, scale, fault)
 
 # %% ../../nbs/studies/09_survey.ipynb #survey-context
-def _read_first(item: StudyItem) -> Html:
-    "Show what was said before"
-    return tag(
-        "section",
-        *(bubble(name or "you", text, not name) for name, text in item.context),
-        aria_label="what was said before",
-    )
-
-
-def _compared(
-    fields: Sequence[Field],
-    texts: Sequence[str],
-    values: Mapping[str, Any],
-    wrong: Mapping[str, str],
-) -> Html:
-    "Show the replies, each with its scales and its rank, and then what is asked about all of them"
-
-    def asked(ending: str) -> list[Html]:
-        return [
-            _asked(f, values.get(f.name, ""), wrong.get(f.name, ""))
-            for f in fields
-            if f.name.endswith(ending)
-        ]
-
-    cards = (
-        tag(
-            "article",
-            tag("h3", f"Reply {letter}"),
-            tag("p", text, class_="said"),
-            *asked(f"_{letter}"),
-        )
-        for letter, text in zip(string.ascii_uppercase, texts)
-    )
-    return tag(
-        "div",
-        *cards,
-        *(
-            _asked(f, values.get(f.name, ""), wrong.get(f.name, ""))
-            for f in fields
-            if f.kind == "text"
-        ),
-    )
-
-
 _TITLES = {
     "reply": "Read, and write what you would reply",
     "states": "What is behind your reply?",
     "ratings": "Compare these replies with yours",
 }
-_ASKS = {
+_EXPLAINED = {
     "reply": "",
     "states": "Describe the reply that you wrote. HUMAN is you.",
     "ratings": "They stand in random order. Use each rank once; 1 is closest to your own reply.",
@@ -217,220 +146,134 @@ _HEADERS = {
 }  # without a referrer a browser does not say where a form comes from
 
 
+def _whole(*inside: object, status: int = 200) -> Any:  # an answer of HTTP
+    return answer(page(TITLE, *inside, css=_CSS), status=status, **_HEADERS)
+
+
 class _Pages:
     "What participants see"
 
     def __init__(self, kept: StudyAnswers, key: str = ""):
         self.kept, self.key = kept, key
 
-    def whole(
-        self, *inside: object, footer: bool = True, status: int = 200
-    ) -> Any:  # an answer of HTTP
-        end = (
-            tag("footer", tag("a", "Your answers: see, pause, delete", href="/mine"))
-            if footer
-            else ""
-        )
-        return answer(page(TITLE, *inside, end, css=_CSS), status=status, **_HEADERS)
-
     def consent(self, given: str = "", wrong: str = "", status: int = 200) -> Any:
         "What the study is, before anything is asked"
-        key = (
-            (
-                tag("label", "The study's key", class_="above", for_="key"),
-                tag("input", type="text", id="key", name="key", value=given, maxlength=200),
-            )
-            if self.key
-            else ()
-        )
-        begin = _form(
-            "/start",
+        genuine = "I will answer in my own words, without copying and without the help of a model."
+        ticks = (
             _tick("adult", "I am at least 18 years old."),
             _tick("consent", "I have read this, and take part of my own will."),
-            _tick(
-                "genuine",
-                "I will answer in my own words, without copying and without the help of a model.",
-            ),
-            *key,
-            tag("div", _button("Begin"), class_="buttons"),
-            code=new_code(),
+            _tick("genuine", genuine),
         )
-        back = fold(
-            "I was here before",
-            _form(
-                "/return",
-                tag("label", "Your code", class_="above", for_="code"),
-                tag("input", type="text", id="code", name="code", maxlength=40),
-                tag("div", _button("Go on", "other"), class_="buttons"),
-            ),
-        )
-        return self.whole(
+        key = [_line("key", "The study's key", given)] if self.key else []
+        back = _form("/return", "Go on", _line("back", "Your code"), kind="other")
+        return _whole(
             tag("h1", TITLE),
             markdown_html(str(self.kept.design["consent"])),
             tag("p", wrong, class_="note") if wrong else "",
-            begin,
-            back,
-            footer=False,
+            _form("/start", "Begin", *ticks, *key, code=new_code()),
+            fold("I was here before", back),
             status=status,
         )
 
     def step(
-        self, who: Participant, n: int, step: str, sent: Mapping[str, Any] | None = None
-    ) -> Any:
-        "A step with what is kept of it; `sent`: what another tab has made stale"
-        kept = self.kept.answer(who.id, n, step)
-        fields = fields_of(step, len(who.items[n - 1][1]), float(self.kept.design["words"]))
-        values = sent or kept.draft or kept.content or {}
-        wrong = (
-            checked(fields, {name: str(value) for name, value in values.items()})[1]
-            if kept.draft or sent
-            else {}
-        )
-        done = STEPS.index(step) + 3 * (n - 1)
-        head = (
-            tag(
-                "div",
-                tag("span", f"Item {n} of {len(who.items)}, step {STEPS.index(step) + 1} of 3"),
-                tag("span", who.pseudonym),
-                class_="step",
-            ),
-            tag(
-                "div",
-                tag("i", style=f"width:{100 * (done + 1) / (3 * len(who.items)):.0f}%"),
-                class_="quiet",
-            ),
-            tag("h1", _TITLES[step]),
-            tag("p", _ASKS[step]),
-        )
-        draft = (
-            "Kept, but not complete yet: see below."
-            + " Your earlier answer counts until it is." * bool(kept.content)
-        )
-        stale = (
-            "This step was saved meanwhile, perhaps in another tab, and that is kept. "
-            "To put what stands here in its place, send it again."
-        )
-        notes = [tag("p", stale if sent else draft, class_="note")] * bool(wrong or sent)
-        return self.whole(
-            *head,
-            *notes,
-            self.asked(who, n, step, fields, values, wrong),
-            status=409 if sent else 200,
-        )
-
-    def asked(
         self,
         who: Participant,
         n: int,
         step: str,
+        sent: Mapping[str, Any] = {},  # what was not complete
+        wrong: Mapping[str, str] = {},  # field → why
+    ) -> Any:
+        "A step: what was said before, one's own reply, and the form"
+        kept, (item, letters) = self.kept, who.items[n - 1]
+        values = sent or kept.answer(who.id, n, step) or {}
+        done = STEPS.index(step) + 3 * (n - 1)
+        width = f"width:{100 * (done + 1) / (3 * len(who.items)):.0f}%"
+        place = f"Item {n} of {len(who.items)}, step {STEPS.index(step) + 1} of 3"
+        head = [
+            tag("div", tag("span", place), tag("span", who.pseudonym), class_="step"),
+            tag("div", tag("i", style=width), class_="quiet"),
+            tag("h1", _TITLES[step]),
+            tag("p", _EXPLAINED[step]),
+        ]
+        if wrong:
+            head.append(tag("p", "Not complete yet, and not kept: see below.", class_="note"))
+        context = tag(
+            "section",
+            *(bubble(name or "you", text, not name) for name, text in item.context),
+            aria_label="what was said before",
+        )
+        if step != "reply":
+            own = (kept.answer(who.id, n, "reply") or {}).get("reply", "")
+            context = fold("What was said before", context)
+            context += tag("h3", "Your reply") + tag("p", own, class_="said")
+        fields = fields_of(step, len(letters), float(kept.design["words"]))
+        if kept.closed(who.id, n, step):
+            texts = [tag("h3", f.label) + tag("p", values[f.name], class_="said") for f in fields]
+            note = "You have seen the other replies, so this is kept as you wrote it."
+            texts += [tag("p", note, class_="note"), tag("a", "Go on", href="/")]
+            body = tag("div", *texts)
+        else:
+            body = _form(
+                f"/item/{n}/{step}",
+                "Save and go on",
+                *self.fields(fields, [item.replies[names[0]] for names in letters], values, wrong),
+            )
+        return _whole(*head, context, body, self.foot(), status=422 if wrong else 200)
+
+    def fields(
+        self,
         fields: list[Field],
+        replies: list[str],
         values: Mapping[str, Any],
         wrong: Mapping[str, str],
-    ) -> Html:
-        "What a step shows, and its form"
-        item, letters = who.items[n - 1]
-        own = (self.kept.answer(who.id, n, "reply").content or {}).get("reply", "")
-        before = (
-            fold("What was said before", _read_first(item))
-            if step != "reply"
-            else _read_first(item)
+    ) -> list[Html]:
+        "Show each reply with its scales and its rank, then what is asked about all of them"
+        drawn = {f: _field(f, values.get(f.name, ""), wrong.get(f.name, "")) for f in fields}
+        parts = []
+        for letter, text in zip(string.ascii_uppercase, replies):
+            if scales := [html for f, html in drawn.items() if f.name.endswith(f"_{letter}")]:
+                title = tag("h3", f"Reply {letter}")
+                parts.append(tag("article", title, tag("p", text, class_="said"), *scales))
+        return parts + [html for f, html in drawn.items() if f.kind == "text"]
+
+    def foot(self) -> Html:
+        return tag("footer", tag("a", "Your answers: see, pause, delete", href="/mine"))
+
+    def mine(self, who: Participant, code: str) -> Any:
+        "All that is kept of somebody, with the way out"
+        kept, left = self.kept, self.kept.next_step(who)
+        items = []
+        for n in range(1, len(who.items) + 1):
+            links = [
+                tag("a", step, href=f"/item/{n}/{step}")
+                for step in STEPS
+                if kept.answer(who.id, n, step) is not None
+            ]
+            items.append(tag("li", f"Item {n}: ", Html(", ").join(links) or "nothing yet"))
+        state = tag("h1", "Thank you!") + tag(
+            "p", "Everything is answered. You may still change your ratings, or close this page."
         )
-        mine = (tag("h3", "Your reply"), tag("p", own, class_="said")) if step != "reply" else ()
-        if self.kept.closed(who.id, n, step):
-            said = (
-                tag("h3", f.label) + tag("p", values.get(f.name, ""), class_="said") for f in fields
-            )
-            return tag(
-                "div",
-                before,
-                *said,
-                tag(
-                    "p",
-                    "You have seen the other replies, so this is kept as you wrote it.",
-                    class_="note",
-                ),
-                tag("a", "Go on", href="/"),
-            )
-        body = (
-            _compared(fields, [item.replies[names[0]] for names in letters], values, wrong)
-            if step == "ratings"
-            else tag(
-                "div", *(_asked(f, values.get(f.name, ""), wrong.get(f.name, "")) for f in fields)
-            )
-        )
-        later = [_button("Back", "other", "back")] if n > 1 or step != "reply" else []
-        return tag(
-            "div",
-            before,
-            *mine,
-            _form(
-                f"/item/{n}/{step}",
-                body,
-                tag("div", _button("Save and go on"), *later, class_="buttons"),
-                seen=self.kept.answer(who.id, n, step).saved,
-            ),
+        if left:
+            go_on = tag("p", tag("a", f"Go on with item {left[0]}", href="/"))
+            state = tag("h1", "Your answers") + go_on
+        sure = _tick("sure", "Delete everything that I answered. This cannot be undone.")
+        code_says = "With this code you can go on, or delete your answers, on any device:"
+        return _whole(
+            state,
+            tag("ul", *items),
+            tag("h2", "To come back"),
+            tag("p", f"You are {who.pseudonym}. {code_says}"),
+            tag("p", code, class_="code"),
+            tag("h2", "To delete"),
+            _form("/delete", "Delete my answers", sure, kind="end"),
         )
 
-# %% ../../nbs/studies/09_survey.ipynb #survey-mine
-def _mine(pages: _Pages, who: Participant, code: str) -> Any:  # an answer of HTTP
-    "All that is kept of somebody, with the way out"
-    kept, left = pages.kept, pages.kept.next_step(who)
-
-    def told(n: int) -> Html:
-        scores = kept.answer(who.id, n, "ratings").content
-        links = [
-            tag("a", step, href=f"/item/{n}/{step}")
-            for step in STEPS
-            if kept.answer(who.id, n, step).saved
-        ]
-        return tag(
-            "li",
-            f"Item {n}: ",
-            Html(", ").join(links) or "nothing yet",
-            tag("span", " (not complete)", class_="soft") if links and not scores else "",
-        )
-
-    state = (
-        (
-            tag("h1", "Thank you!"),
-            tag(
-                "p",
-                "Everything is answered and kept. You may still change your ratings, "
-                "or close this page.",
-            ),
-        )
-        if not left
-        else (tag("h1", "Your answers"), tag("p", tag("a", f"Go on with item {left[0]}", href="/")))
-    )
-    leave = _form("/leave", tag("div", _button("Leave this device", "other"), class_="buttons"))
-    delete = _form(
-        "/delete",
-        _tick("sure", "Delete everything that I answered. This cannot be undone."),
-        tag("div", _button("Delete my answers", "end"), class_="buttons"),
-    )
-    return pages.whole(
-        *state,
-        tag("ul", *map(told, range(1, len(who.items) + 1))),
-        tag("h2", "To come back"),
-        tag(
-            "p",
-            f"You are {who.pseudonym}. With this code you can go on, or delete your "
-            "answers, on any device:",
-        ),
-        tag("p", code, class_="code"),
-        tag("p", "On a device that others use, leave before they begin."),
-        leave,
-        tag("h2", "To delete"),
-        delete,
-        footer=False,
-    )
-
-# %% ../../nbs/studies/09_survey.ipynb #Desk
+# %% ../../nbs/studies/09_survey.ipynb #survey_app
 _MOST_BYTES = 200_000  # of a form
 _CODE = re.compile(r"[a-z2-9]{16}")
 
 
-class _StudyDesk:
+class _Desk:
     "What answers the requests of participants"
 
     def __init__(self, kept: StudyAnswers, key: str):
@@ -441,28 +284,16 @@ class _StudyDesk:
         self, where: str, code: str | None = None
     ) -> Any:  # code: who the browser is from now on; "": nobody
         "Send a browser to another page"
-        told = (
-            {
-                "Set-Cookie": f"{self.cookie}={code}; Path=/; HttpOnly; SameSite=Lax; "
-                f"Max-Age={5_184_000 if code else 0}"
-            }
-            if code is not None
-            else {}
-        )
-        return answer("", status=303, Location=where, **told)
-
-    def known(self, request: Any) -> Participant | None:
-        return self.kept.find(request.cookies.get(self.cookie, ""))
+        life = "Path=/; HttpOnly; SameSite=Lax; Max-Age=" + ("5184000" if code else "0")
+        cookie = {"Set-Cookie": f"{self.cookie}={code}; {life}"} if code is not None else {}
+        return answer("", status=303, Location=where, **cookie)
 
     def who(self, request: Any) -> Participant:
         "Say who asks; `WebError` if nobody knows"
-        if found := self.known(request):
-            return found
-        raise WebError(
-            "This browser takes no part yet, or its answers were deleted.",
-            401,
-            "unknown_participant",
-        )
+        if person := self.kept.find(request.cookies.get(self.cookie, "")):
+            return person
+        why = "This browser takes no part yet, or its answers were deleted."
+        raise WebError(why, 401, "unknown_participant")
 
     def place(
         self, request: Any, who: Participant
@@ -471,15 +302,12 @@ class _StudyDesk:
         n, step = request.path_params["n"], request.path_params["step"]
         if not (1 <= n <= len(who.items) and step in STEPS):
             raise WebError("There is no such step.", 404, "unknown_url")
-        left = self.kept.next_step(who)
-        return (
-            (n, step)
-            if not left or (n, STEPS.index(step)) <= (left[0], STEPS.index(left[1]))
-            else None
-        )
+        last, at = self.kept.next_step(who) or (len(who.items), STEPS[-1])
+        return (n, step) if (n, STEPS.index(step)) <= (last, STEPS.index(at)) else None
 
     def home(self, request: Any) -> Any:
-        if not (who := self.known(request)):
+        who = self.kept.find(request.cookies.get(self.cookie, ""))
+        if not who:
             return self.pages.consent(request.query_params.get("key", "")[:200])
         left = self.kept.next_step(who)
         return self.to(f"/item/{left[0]}/{left[1]}" if left else "/mine")
@@ -487,66 +315,47 @@ class _StudyDesk:
     async def start(self, request: Any) -> Any:
         form = await read_form(request, _MOST_BYTES)
         if any(form.get(name) != "yes" for name in ("adult", "consent", "genuine")):
-            return self.pages.consent(
-                form.get("key", ""),
-                "Please tick all boxes, or close this page: nothing was kept.",
-                422,
-            )
+            why = "Please tick all boxes, or close this page: nothing was kept."
+            return self.pages.consent(form.get("key", ""), why, 422)
         if not hmac.compare_digest(form.get("key", "").encode(), self.key.encode()):
             return self.pages.consent("", "This is not the study's key.", 403)
         if not _CODE.fullmatch(code := form.get("code", "")):
-            raise WebError(
-                "This form was not made here. Open the first page again.", 400, "wrong_form"
-            )
+            raise WebError("This form was not made here. Open the first page again.", 400)
         self.kept.begin(code)
         return self.to("/", code)
 
     async def comeback(self, request: Any) -> Any:
-        code = "".join((await read_form(request, _MOST_BYTES)).get("code", "").lower().split())
-        return (
-            self.to("/", code)
-            if self.kept.find(code)
-            else self.pages.consent(
-                "", "Nobody has this code. Perhaps the answers were deleted.", 404
-            )
-        )
+        form = await read_form(request, _MOST_BYTES)
+        code = "".join(form.get("back", "").lower().split())
+        if self.kept.find(code):
+            return self.to("/", code)
+        why = "Nobody has this code. Perhaps the answers were deleted."
+        return self.pages.consent("", why, 404)
 
     def show(self, request: Any) -> Any:
         who = self.who(request)
-        found = self.place(request, who)
-        return self.pages.step(who, *found) if found else self.to("/")
-
-# %% ../../nbs/studies/09_survey.ipynb #survey_app
-class _SavingDesk(_StudyDesk):
-    "A desk that takes answers"
+        place = self.place(request, who)
+        return self.pages.step(who, *place) if place else self.to("/")
 
     async def save(self, request: Any) -> Any:
-        form, kept = await read_form(request, _MOST_BYTES), self.kept
-        who = self.who(request)
-        if not (found := self.place(request, who)):
-            return self.to("/")
+        form, kept, who = await read_form(request, _MOST_BYTES), self.kept, self.who(request)
         if any(len(text) > MOST_TEXT for text in form.values()):
-            raise WebError(
-                f"An answer has at most {MOST_TEXT:,} letters. Go back and shorten it.",
-                413,
-                "too_large",
-            )
-        (n, step), back = found, form.get("go") == "back"
-        values, wrong = checked(
-            fields_of(step, len(who.items[n - 1][1]), float(kept.design["words"])), form
-        )
+            raise WebError(f"An answer has at most {MOST_TEXT:,} letters. Go back.", 413)
+        if not (place := self.place(request, who)):
+            return self.to("/")
+        n, step = place
+        letters = who.items[n - 1][1]
+        values, wrong = checked(fields_of(step, len(letters), float(kept.design["words"])), form)
         if kept.closed(who.id, n, step):
-            return self.to(
-                "/" if values == kept.answer(who.id, n, step).content else f"/item/{n}/{step}"
-            )
-        if not back or any(values.values()):
-            now = kept.answer(who.id, n, step)
-            if values != (now.draft or now.content) and form.get("seen") != str(now.saved):
-                return self.pages.step(who, n, step, values)
-            kept.save(who.id, n, step, values, not wrong)
-        if back:
-            n, step = _before(n, step)
-        return self.to(f"/item/{n}/{step}" if wrong or back else "/")
+            same = values == kept.answer(who.id, n, step)
+            return self.to("/" if same else f"/item/{n}/{step}")
+        if wrong:
+            return self.pages.step(who, n, step, values, wrong)
+        kept.save(who.id, n, step, values)
+        return self.to("/")
+
+    async def mine(self, request: Any) -> Any:
+        return self.pages.mine(self.who(request), request.cookies[self.cookie])
 
     async def delete(self, request: Any) -> Any:
         form, who = await read_form(request, _MOST_BYTES), self.who(request)
@@ -556,41 +365,19 @@ class _SavingDesk(_StudyDesk):
         return self.to("/deleted", "")
 
 
-def _before(n: int, step: str) -> tuple[int, str]:
-    "Give the step before one; before the first is the first"
-    at = max(0, len(STEPS) * (n - 1) + STEPS.index(step) - 1)
-    return at // len(STEPS) + 1, STEPS[at % len(STEPS)]
-
-
 def survey_app(
     kept: StudyAnswers,
     key: str = "",  # without which nobody can begin; empty: who reaches the page may
 ) -> Any:  # an ASGI application
     "Put a study behind an address"
-    desk = _SavingDesk(kept, key)
-    pages = desk.pages
+    desk = _Desk(kept, key)
 
     async def gone(request: Any) -> Any:
-        return pages.whole(
-            tag("h1", "Deleted"),
-            tag("p", "Nothing that you answered is kept any more."),
-            footer=False,
-        )
-
-    async def leave(request: Any) -> Any:
-        return desk.to("/", "")
-
-    async def mine(request: Any) -> Any:
-        return _mine(pages, desk.who(request), request.cookies[desk.cookie])
+        return _whole(tag("h1", "Deleted"), tag("p", "Nothing that you answered is kept any more."))
 
     def refused(e: Any) -> Any:
-        return pages.whole(
-            tag("h1", "This did not work"),
-            tag("p", str(e)),
-            tag("a", "To the first page", href="/"),
-            footer=False,
-            status=e.status,
-        )
+        home = tag("a", "To the first page", href="/")
+        return _whole(tag("h1", "This did not work"), tag("p", str(e)), home, status=e.status)
 
     routes = {
         "GET /": desk.home,
@@ -598,9 +385,8 @@ def survey_app(
         "POST /return": desk.comeback,
         "GET /item/{n:int}/{step}": desk.show,
         "POST /item/{n:int}/{step}": desk.save,
-        "GET /mine": mine,
+        "GET /mine": desk.mine,
         "POST /delete": desk.delete,
         "GET /deleted": gone,
-        "POST /leave": leave,
     }
     return web_app(routes, refused, hosts=() if key else LOCAL)

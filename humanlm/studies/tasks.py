@@ -7,14 +7,14 @@ __all__ = ['Task', 'Comparison', 'read_keys', 'prepare']
 
 # %% ../../nbs/studies/02_tasks.ipynb #exported-imports
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from .. import __version__
-from ..alignment.contract import read_contract, run_settings
+from ..alignment.contract import run_settings
 from ..alignment.evaluation import REFERENCES
 from ..alignment.modes import settings_of
 from ..core.basics import ConfigError, fingerprint, write_jsonl
@@ -22,14 +22,13 @@ from ..core.config import Settings
 from ..core.grammar import cut_line
 from ..core.runs import read_record
 from ..data.dataset import data_fingerprint
-from ..data.records import Example, from_dict, load_examples
-from ..hierarchy.prompts import HierarchyConfig, make_rows
+from ..data.records import load_examples
+from ..evaluation.answering import run_of
 from ..rewards.judge_settings import RUBRIC
 from humanlm.studies.systems import (
     DYNAMICS,
     HOMES,
     INPUTS,
-    USE,
     Rows,
     System,
     checkpoint_systems,
@@ -37,7 +36,6 @@ from humanlm.studies.systems import (
     named,
     read_replies,
     read_settings,
-    run_of,
     systems_of,
 )
 from ..training.run import run_home
@@ -73,16 +71,13 @@ def _judged_by_run(
     "Find the evaluation that a run made of its model, if it was made under the same conditions"
     if not system.run or "test_judge" not in run_settings(system.run):
         return None
-    kept, rows = (
-        system.run / "evaluations" / f"{Path(system.place).name}.jsonl",
-        system.run / "examples.jsonl",
-    )
-    if not kept.is_file() or not rows.is_file():
+    judged = system.run / "evaluations" / f"{Path(system.place).name}.jsonl"
+    rows = system.run / "examples.jsonl"
+    if not judged.is_file() or not rows.is_file():
         return None
     version = (read_record(system.run).get("versions") or {}).get("humanlm", "")
-    return (
-        kept if _conditions(own, data_fingerprint(load_examples(rows)), version) == wanted else None
-    )
+    made = _conditions(own, data_fingerprint(load_examples(rows)), version)
+    return judged if made == wanted else None
 
 # %% ../../nbs/studies/02_tasks.ipynb #identity
 def _identity(
@@ -105,37 +100,6 @@ class Task(NamedTuple):
     texts: list[dict[str, str]] | None  # of a file of replies
     key: str  # fingerprint of the system and its conditions
     done: Path | None  # an evaluation that can be used as it is
-
-    def asked_otherwise(
-        self,
-        example: Example,  # any row, to see the prompts of
-    ) -> str:  # empty where nothing differs, or where nobody knows
-        "Warn where a model is not asked as it was trained; a way of thinking in its name is meant"
-        system, s = self.system, self.settings
-        own = read_contract(system.place) if system.kind == "model" else {}
-        if not own:
-            return ""
-        trained = from_dict(
-            HierarchyConfig, own["hierarchy"], f"{system.place}, settings of hierarchy"
-        )
-        meant = replace(trained, thinking=system.thinking or trained.thinking)
-        other = s.model.template not in (
-            own["model"]["template"],
-            "own",
-        )  # own: the one that was saved with it
-        composing = bool(own["rollout"].get("compose")) != s.rollout.compose and not system.run
-        differ = (
-            ["template"] * other
-            + ["composing"] * composing
-            + _differing(meant, s.hierarchy, example)
-        )
-        return (
-            f"Warning: {system.name} is not asked as it was trained: its "
-            f"{', '.join(differ)} would differ ({system.place}). "
-            "Compare its run, or give its settings with --config."
-            if differ
-            else ""
-        )
 
 # %% ../../nbs/studies/02_tasks.ipynb #Comparison
 class Comparison(NamedTuple):
@@ -162,17 +126,6 @@ def read_keys(folder: Path) -> dict[str, str]:  # folder: of a comparison
         return {}
     return keys if isinstance(keys, dict) else {}
 
-# %% ../../nbs/studies/02_tasks.ipynb #able_to_compose
-def _able_to_compose(system: System, hierarchy: HierarchyConfig) -> bool:
-    "Whether a thought can be put before replies: a model in this process thinks before them"
-    return system.kind == "model" and hierarchy.thinks("response") and hierarchy.asks != "together"
-
-
-def _stage_of(system: System, name: str) -> str:
-    "Find the model that `rollout.states_from` names, in the system's run if it is there"
-    own = system.run and Path(system.run) / "models" / name
-    return str(own) if own and own.is_dir() else name
-
 # %% ../../nbs/studies/02_tasks.ipynb #make_task
 def _make_task(
     c: Comparison,
@@ -181,81 +134,35 @@ def _make_task(
     own: Settings,  # of its run alone
 ) -> Task:
     "Find out what is left to do for a system"
-    shared, rows = c.settings, c.rows
-    asked, own = (
-        settings_of(s, system.method or Path(system.place).name) if system.run else s
-        for s in (asked, own)
-    )
+    shared, rows, kind = c.settings, c.rows, system.kind
+    if system.run:
+        method = system.method or Path(system.place).name
+        asked, own = settings_of(asked, method), settings_of(own, method)
     hierarchy = replace(
         asked.hierarchy,
         path=shared.hierarchy.path,
         levels=shared.hierarchy.levels,
         thinking=system.thinking or asked.hierarchy.thinking,
     )
-    if system.kind == "chat":
+    if kind == "chat":
         hierarchy = replace(hierarchy, thinking="off")  # it thinks where nobody sees it
-    rollout = replace(
-        asked.rollout,
-        compose=_able_to_compose(system, hierarchy)
-        and (asked.rollout.compose if c.compose is None else c.compose),
-        states_from=asked.rollout.states_from and _stage_of(system, asked.rollout.states_from),
-    )
-    s = replace(
-        shared,
-        groups=shared.groups | {"model": asked.model, "hierarchy": hierarchy, "rollout": rollout},
-    )
-    texts = (
-        read_replies(system.place, rows.examples, c.levels, rows.place)
-        if system.kind == "replies"
-        else rows.people.get(system.place)
-        if system.kind == "reference"
-        else None
-    )
+    # a thought can be put before replies of a model in this process that thinks before them
+    able = kind == "model" and hierarchy.thinks("response") and hierarchy.asks != "together"
+    compose = able and (asked.rollout.compose if c.compose is None else c.compose)
+    states_from = asked.rollout.states_from
+    if states_from and system.run and (system.run / "models" / states_from).is_dir():
+        states_from = str(system.run / "models" / states_from)
+    rollout = replace(asked.rollout, compose=compose, states_from=states_from)
+    groups = {"model": asked.model, "hierarchy": hierarchy, "rollout": rollout}
+    s = replace(shared, groups=shared.groups | groups)
+    texts = rows.people.get(system.place) if kind == "reference" else None
+    if kind == "replies":
+        texts = read_replies(system.place, rows.examples, c.levels, rows.place)
     wanted = _conditions(s, data_fingerprint(rows.examples))
     key = fingerprint([wanted, _identity(system, texts)])
-    kept = c.folder / "evaluations" / f"{system.name}.jsonl"
-    known = not shared.fresh and kept.is_file() and read_keys(c.folder).get(system.name) == key
-    return Task(system, s, texts, key, kept if known else _judged_by_run(system, own, wanted))
-
-# %% ../../nbs/studies/02_tasks.ipynb #differing
-def _differing(a: HierarchyConfig, b: HierarchyConfig, example: Example) -> list[str]:
-    "Name the parts of a question in which two hierarchies differ, at the levels that both have"
-    rows, others = ({row["level"]: row for row in make_rows([example], h)} for h in (a, b))
-    shared = [(row, others[level]) for level, row in rows.items() if level in others]
-    return [
-        name
-        for name in ("prompt", "thinking", "stop")
-        if any(x[name] != y[name] for x, y in shared)
-    ]
-
-# %% ../../nbs/studies/02_tasks.ipynb #name_folder
-def _name_folder(
-    settings: Settings,
-    named: bool,  # whether the command line names it
-    purpose: str = "eval",  # or dynamics
-) -> Settings:
-    "Give the comparison a folder beside those of runs"
-    name = settings.run.name if named or settings.resume else f"{settings.run.name}-{purpose}"
-    return replace(settings, groups=settings.groups | {"run": replace(settings.run, name=name)})
-
-# %% ../../nbs/studies/02_tasks.ipynb #find_systems
-def _find_systems(
-    inputs: Sequence[str],
-    settings: Settings,
-    homes: Sequence[str] = HOMES,
-    find: Callable = systems_of,  # or checkpoint_systems
-) -> list[System]:
-    "List what the inputs name, and the references of the synthetic world"
-    if settings.help_trainer:
-        raise ConfigError(
-            "Nothing is trained here: python -m humanlm.train --help-trainer lists those options."
-        )
-    beside = [
-        System(name, "reference", name)
-        for name in REFERENCES
-        if settings.data.source == "miniworld"
-    ]
-    return named([s for given in inputs for s in find(given, homes)]) + beside
+    made = c.folder / "evaluations" / f"{system.name}.jsonl"
+    same = not shared.fresh and made.is_file() and read_keys(c.folder).get(system.name) == key
+    return Task(system, s, texts, key, made if same else _judged_by_run(system, own, wanted))
 
 # %% ../../nbs/studies/02_tasks.ipynb #prepare
 def prepare(argv: Sequence[str]) -> Comparison:
@@ -263,36 +170,31 @@ def prepare(argv: Sequence[str]) -> Comparison:
     line, read = cut_line(argv), cache(read_settings)
     dynamics = line.inputs[:1] == [DYNAMICS]
     inputs, find = (line.inputs[1:], checkpoint_systems) if dynamics else (line.inputs, systems_of)
-    flags = tuple(f"--config={file}" for file in line.files) + tuple(
-        "=".join(flag) for flag in line.flags
-    )
+    flags = *(f"--config={file}" for file in line.files), *("=".join(flag) for flag in line.flags)
     homes = (run_home(argv), *HOMES)
-    first = next(filter(None, (run_of(given, homes) for given in inputs)), (None, ""))[0]
-    settings = _name_folder(
-        read(flags, first), bool(line.has("--run.name")), DYNAMICS if dynamics else "eval"
-    )
+    first = next((run[0] for given in inputs if (run := run_of(given, homes))), None)
+    settings = read(flags, first)
+    if not (line.has("--run.name") or settings.resume):  # a folder beside those of runs
+        name = f"{settings.run.name}-{DYNAMICS if dynamics else 'eval'}"
+        settings = settings.changed(run={"name": name})
     if not (inputs or line.files or any("." in flag for flag, *_ in line.flags)):
-        raise ConfigError(f"Nothing to compare. Usage: {USE}. Give {INPUTS}. See --help.")
-    systems = _find_systems(inputs, settings, homes, find)
+        raise ConfigError(f"Nothing to compare. Give {INPUTS}. See --help.")
+    systems = named([system for given in inputs for system in find(given, homes)])
     folder = Path(settings.run.out) / settings.run.name
     rows = held_out(settings, read((), first) if first else settings, first, folder)
     systems += [System(name, "reference", name, first) for name in rows.people]
+    if settings.data.source == "miniworld":
+        systems += [System(name, "reference", name) for name in REFERENCES]
     if not inputs:
         if not (settings.dry_run or rows.file.exists()):
             write_jsonl(rows.file, rows.examples)
         raise ConfigError(
             f"Nothing to compare. The rows to answer are in {rows.file}. Give {INPUTS}."
         )
-    c = Comparison(
-        settings,
-        folder,
-        rows,
-        _conditions(settings, data_fingerprint(rows.examples)),
-        [],
-        settings.rollout.compose if line.has("--rollout.compose") else None,
+    compose = settings.rollout.compose if line.has("--rollout.compose") else None
+    conditions = _conditions(settings, data_fingerprint(rows.examples))
+    c = Comparison(settings, folder, rows, conditions, [], compose)
+    own = {s.run: read((), s.run) if s.run else settings for s in systems}
+    return c._replace(
+        tasks=[_make_task(c, s, read(flags, s.run or first), own[s.run]) for s in systems]
     )
-    under = {
-        s.run: (read(flags, s.run), read((), s.run)) if s.run else (settings, settings)
-        for s in systems
-    }
-    return c._replace(tasks=[_make_task(c, s, *under[s.run]) for s in systems])

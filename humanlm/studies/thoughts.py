@@ -74,9 +74,7 @@ def _dice_thoughts(
 # %% ../../nbs/studies/04_thoughts.ipynb #true_thoughts
 def _true_thoughts(examples: Sequence[Example]) -> list[dict[str, str]]:
     "Take the known states of each example"
-    return [
-        {level: states[level] for level in TRACE} for states in (e.states or {} for e in examples)
-    ]
+    return [{level: (e.states or {})[level] for level in TRACE} for e in examples]
 
 # %% ../../nbs/studies/04_thoughts.ipynb #told_rows
 def _told_rows(
@@ -95,21 +93,18 @@ def _answer_told(
     policy: Policy,
     examples: Sequence[Example],
     thoughts: Sequence[Mapping[str, str]],
-    settings: Settings,  # of the run
+    s: Settings,  # of the run
     judge: Judge,  # of the test
 ) -> list[Evaluation]:
     "Let a model reply to thoughts it was given, and judge the replies"
-    s = settings
     rows = _told_rows(examples, thoughts, s.hierarchy)
     rollout = single_turn(ParsePolicy(s.hierarchy.strict), s.rollout.eval_sampling(s.run.seed))
     batches = (rows[at : at + s.eval.batch] for at in range(0, len(rows), s.eval.batch))
-    said = [t for batch in batches for t in run_sync(rollout(batch, policy))]
-    texts = [{"response": t.fields.get("response", "")} for t in said]
-    statuses = [{"response": t.parse_status} for t in said]
-    states = s.hierarchy.load().states
-    judged = run_sync(
-        judge_texts(examples, texts, judge, statuses, True, s.test_judge.concurrency, states)
-    )
+    replies = [t for batch in batches for t in run_sync(rollout(batch, policy))]
+    texts = [{"response": t.fields.get("response", "")} for t in replies]
+    statuses = [{"response": t.parse_status} for t in replies]
+    how = True, s.test_judge.concurrency, s.hierarchy.load().states
+    judged = run_sync(judge_texts(examples, texts, judge, statuses, *how))
     return [replace(e, thought=written(thought)) for e, thought in zip(judged, thoughts)]
 
 # %% ../../nbs/studies/04_thoughts.ipynb #thought_states
@@ -125,43 +120,13 @@ def _follows(
     reply: str,
 ) -> dict[str, float]:  # level → 1 same state, 0 another; nan: one of them is silent
     "Compare the states of a thought with those of a reply, by the oracle's reading"
-    said = read(reply).expressed()
+    expressed, states = read(reply).expressed(), _thought_states(thought)
 
-    def same(level, text):
-        named = read(text).expressed().get(level)
-        return float(named == said[level]) if named and level in said else math.nan
+    def same(level):
+        named = read(states.get(level, "")).expressed().get(level)
+        return float(named == expressed[level]) if named and level in expressed else math.nan
 
-    states = _thought_states(thought)
-    return {level: same(level, states.get(level, "")) for level in TRACE}
-
-# %% ../../nbs/studies/04_thoughts.ipynb #reply_measures
-def _reply_measures(evaluations: Sequence[Evaluation]) -> Table:
-    "Measure of each reply whether it could be read, and its length"
-    status = [e.scores["response_alignment"]["response"].status for e in evaluations]
-    return {
-        "format": {"response": [float(s not in ("bad format", "empty")) for s in status]},
-        "words": {"response": [float(word_count(e.texts["response"])) for e in evaluations]},
-    }
-
-# %% ../../nbs/studies/04_thoughts.ipynb #thought_measures
-def _thought_measures(
-    evaluations: Sequence[Evaluation],
-    examples: Sequence[Example],  # in the same order
-    judge: Judge,  # of the test
-    thought: str = "own",  # where thoughts come from; those that were given need no score
-) -> Table:
-    "Score the states named in thoughts, and say where replies follow them"
-    same = [_follows(e.thought, e.texts["response"]) for e in evaluations]
-    followed = {"follows_thought": {level: [row[level] for row in same] for level in TRACE}}
-    if thought != "own":
-        return followed
-    states = [_thought_states(e.thought) for e in evaluations]
-    texts = [{level: said.get(level, "") for level in TRACE} | {"response": ""} for said in states]
-    judged = run_sync(judge_texts(examples, texts, judge, reply_states=False))
-    return {
-        "thought_alignment": score_table(measured(judged, examples))["state_alignment"],
-        **followed,
-    }
+    return {level: same(level) for level in TRACE}
 
 # %% ../../nbs/studies/04_thoughts.ipynb #measures
 def _measures(
@@ -171,8 +136,21 @@ def _measures(
     thought: str = "",  # where thoughts come from: own, dice or truth; empty: there are none
 ) -> Table:
     "Collect everything that is measured about one arm and seed"
-    thoughts = _thought_measures(evaluations, examples, judge, thought) if thought else {}
-    return score_table(measured(evaluations, examples)) | _reply_measures(evaluations) | thoughts
+    status = [e.scores["response_alignment"]["response"].status for e in evaluations]
+    table = score_table(measured(evaluations, examples)) | {
+        "format": {"response": [float(s not in ("bad format", "empty")) for s in status]},
+        "words": {"response": [float(word_count(e.texts["response"])) for e in evaluations]},
+    }
+    if not thought:
+        return table
+    if thought == "own":
+        states = [_thought_states(e.thought) for e in evaluations]
+        texts = [{level: s.get(level, "") for level in TRACE} | {"response": ""} for s in states]
+        judged = run_sync(judge_texts(examples, texts, judge, reply_states=False))
+        scores = score_table(measured(judged, examples))
+        table["thought_alignment"] = scores["state_alignment"]
+    same = [_follows(e.thought, e.texts["response"]) for e in evaluations]
+    return table | {"follows_thought": {level: [row[level] for row in same] for level in TRACE}}
 
 # %% ../../nbs/studies/04_thoughts.ipynb #thinkers
 def _thinkers(
@@ -181,147 +159,124 @@ def _thinkers(
     "List the models that can think before they reply; the cold start too if any method can"
     if not cold_start_hierarchy(settings).thinks("response"):
         return {}
-    return {"cold-start-think": "cold-start"} | {
-        name: name
-        for name in settings.run.methods
-        if hierarchy_of(settings, name).thinks("response")
-    }
-
-# %% ../../nbs/studies/04_thoughts.ipynb #told_file
-def _told_file(folder: Path, arm: str, kind: str) -> Path:
-    "Where replies to given thoughts are kept; kind: dice, truth, own, composed or validation"
-    return folder / "told" / f"{arm}-{kind}.jsonl"
-
-# %% ../../nbs/studies/04_thoughts.ipynb #tell
-def _tell(trial: Trial) -> None:  # trial: a finished run
-    "Ask the models that think for replies to given thoughts, where truth is known; once"
-    s, kinds = trial.settings, ("dice", "truth")
-    if s.data.source != "miniworld":
-        return
-    data = load_data(s)
-    examples, judge = (
-        data.split(s.eval.split),
-        make_judge(s.test_judge, data.world, s.hierarchy.load()),
-    )
-    aloud = s.changed(hierarchy={"thinking": "hetero"})
-    thoughts = dict(zip(kinds, (_dice_thoughts(data.world, examples), _true_thoughts(examples))))
-    for arm, model in _thinkers(s).items():
-        asked = {kind: _told_file(trial.folder, arm, kind) for kind in kinds}
-        if not all(path.exists() for path in asked.values()):
-            policy = policy_of(str(trial.folder / "models" / model), aloud)
-            for kind, path in asked.items():
-                save_evaluations(path, _answer_told(policy, examples, thoughts[kind], aloud, judge))
+    methods = settings.run.methods
+    able = [name for name in methods if hierarchy_of(settings, name).thinks("response")]
+    return {"cold-start-think": "cold-start"} | dict(zip(able, able))
 
 # %% ../../nbs/studies/04_thoughts.ipynb #composers
+def _aligned(settings: Settings) -> list[str]:
+    "Name the methods that are trained on states as states"
+    return [name for name in settings.run.methods if MODES[name].asks == "each"]
+
+
 def _composers(
     settings: Settings,  # of a run
 ) -> dict[
     str, tuple[str, str | None]
 ]:  # arm → model that replies, model that answers the states (None: the same)
     "List the arms whose replies are composed although their model was trained otherwise"
-    think, aligned = (
-        _thinkers(settings),
-        [name for name in settings.run.methods if MODES[name].asks == "each"],
-    )
+    if not (think := _thinkers(settings)):
+        return {}
+    aligned = _aligned(settings)
     others = [
         name
         for name in dict.fromkeys([*think.values(), *aligned])
         if name not in MODES or not MODES[name].composed
     ]
-    own: dict[str, tuple[str, str | None]] = {f"{name} (composed)": (name, None) for name in others}
-    return (
-        own | {f"cold-start (states of {name})": ("cold-start", name) for name in aligned}
-        if think
-        else {}
-    )
+    arms: dict[str, tuple[str, str | None]] = {
+        f"{name} (composed)": (name, None) for name in others
+    }
+    return arms | {f"cold-start (states of {name})": ("cold-start", name) for name in aligned}
 
 # %% ../../nbs/studies/04_thoughts.ipynb #further-2
-class _FollowUpStudy(NamedTuple):
-    "What a finished run is asked besides"
+class _FollowUp(NamedTuple):
+    "What a model of a finished run is asked besides"
 
-    path: Path  # where the answers are kept
+    arm: str
+    kind: str  # dice, truth, own, composed or validation
     model: str
     settings: Settings
     split: str
 
+    def path(self, trial: Trial) -> Path:
+        return _told_file(trial.folder, self.arm, self.kind)
+
+
+def _told_file(folder: Path, arm: str, kind: str) -> Path:
+    "Return where answers are kept, see `_FollowUp`"
+    return folder / "told" / f"{arm}-{kind}.jsonl"
+
 
 def _candidates(settings: Settings) -> list[str]:
     "Name the arms whose replies come after states that were trained as states: what is chosen from"
-    aligned = [name for name in settings.run.methods if MODES[name].asks == "each"]
-    own = [name if MODES[name].composed else f"{name} (composed)" for name in aligned]
-    return own + [f"cold-start (states of {name})" for name in aligned]
+    aligned = _aligned(settings)
+    composed = [name if MODES[name].composed else f"{name} (composed)" for name in aligned]
+    return composed + [f"cold-start (states of {name})" for name in aligned]
 
 
 def _validation_split(settings: Settings) -> str:  # empty: there is none
     "Name the split on which arms are chosen; never the one that tests"
-    split = (
-        "test_seen"
-        if settings.data.source == "miniworld"
-        else "val"
-        if settings.data.val_frac
-        else ""
-    )
+    split = "val" if settings.data.val_frac else ""
+    split = "test_seen" if settings.data.source == "miniworld" else split
     return "" if split == settings.eval.split else split
 
 
-def _further(trial: Trial) -> Iterator[_FollowUpStudy]:  # trial: a finished run
-    "List what models are asked besides: a thought, composed replies, validation rows"
-    s, folder = trial.settings, trial.folder
-    if not _thinkers(s) or s.data.source != "miniworld":
-        return
+def _follow_ups(s: Settings) -> list[_FollowUp]:
+    "List what models are asked besides, where truth is known: told thoughts, composed replies"
+    think = _thinkers(s) if s.data.source == "miniworld" else {}
+    if not think:
+        return []
     aloud, split = s.changed(hierarchy={"thinking": "hetero"}), s.eval.split
-    yield _FollowUpStudy(
-        _told_file(folder, "cold-start-think", "own"),
-        "cold-start",
-        aloud.changed(hierarchy={"levels": ["response"]}),
-        split,
-    )
+    replies = aloud.changed(hierarchy={"levels": ["response"]})
+    asked = [_FollowUp(a, k, m, aloud, split) for a, m in think.items() for k in ("dice", "truth")]
+    asked.append(_FollowUp("cold-start-think", "own", "cold-start", replies, split))
     for arm, (model, states) in _composers(s).items():
-        asking = aloud.changed(rollout={"compose": True, "states_from": states})
-        yield _FollowUpStudy(_told_file(folder, arm, "composed"), model, asking, split)
-        if arm in _candidates(s) and _validation_split(s):
-            yield _FollowUpStudy(
-                _told_file(folder, arm, "validation"), model, asking, _validation_split(s)
-            )
+        composed = aloud.changed(rollout={"compose": True, "states_from": states})
+        asked.append(_FollowUp(arm, "composed", model, composed, split))
+        if arm in _candidates(s):
+            asked.append(_FollowUp(arm, "validation", model, composed, _validation_split(s)))
     for name in s.run.methods:
-        if MODES[name].composed and _validation_split(s):
-            yield _FollowUpStudy(
-                _told_file(folder, name, "validation"),
-                name,
-                settings_of(s, name),
-                _validation_split(s),
-            )
+        if MODES[name].composed:
+            own = settings_of(s, name)
+            asked.append(_FollowUp(name, "validation", name, own, _validation_split(s)))
+    return [f for f in asked if f.split]
 
 
-def _ask_further(trial: Trial) -> None:
+def _ask(trial: Trial) -> None:  # trial: a finished run
     "Ask it; done once and kept"
-    missing = [asked for asked in _further(trial) if not asked.path.exists()]
+    s = trial.settings
+    missing = [f for f in _follow_ups(s) if not f.path(trial).exists()]
     if not missing:
         return
-    data = load_data(trial.settings)
-    judge = make_judge(trial.settings.test_judge, data.world, trial.settings.hierarchy.load())
-    for path, model, settings, split in missing:
-        rows = [
-            e for e in data.examples if e.split == split
-        ]  # prepared rows may hold no such split: then nothing is asked, and nothing chosen
-        save_evaluations(
-            path,
-            evaluate_model(trial.folder / "models" / model, rows, settings, judge) if rows else [],
-        )
+    data = load_data(s)
+    judge = make_judge(s.test_judge, data.world, s.hierarchy.load())
+    for asked in missing:
+        model = trial.folder / "models" / asked.model
+        rows = [e for e in data.examples if e.split == asked.split]
+        evaluations: list[Evaluation] = []  # prepared rows may hold no such split
+        if rows and asked.kind in ("dice", "truth"):
+            thoughts = _true_thoughts(rows)
+            if asked.kind == "dice":
+                thoughts = _dice_thoughts(data.world, rows)
+            policy = policy_of(str(model), asked.settings)
+            evaluations = _answer_told(policy, rows, thoughts, asked.settings, judge)
+        elif rows:
+            evaluations = evaluate_model(model, rows, asked.settings, judge)
+        save_evaluations(asked.path(trial), evaluations)
 
 # %% ../../nbs/studies/04_thoughts.ipynb #choice
 def _choice(
     trials: Sequence[Trial],
 ) -> dict[str, Any]:  # trials: finished; → empty where nothing composes
     "Choose the arm whose composed replies are best on validation rows, as a mean over seeds"
-    found: dict[str, list[float]] = {}
+    means: dict[str, list[float]] = {}
     for trial in trials:
         for name in _candidates(trial.settings):
             path = _told_file(trial.folder, name, "validation")
             if path.exists() and (evaluations := load_evaluations(path)):
                 scores = [m.values["response_alignment"]["response"] for m in measured(evaluations)]
-                found.setdefault(trial.arm(name), []).append(float(known_mean(np.array(scores))))
-    by_arm = {arm: float(np.mean(values)) for arm, values in found.items()}
+                means.setdefault(trial.arm(name), []).append(float(known_mean(np.array(scores))))
+    by_arm = {arm: float(np.mean(values)) for arm, values in means.items()}
     if not by_arm:
         return {}
     chosen = max(by_arm, key=by_arm.__getitem__)
@@ -342,28 +297,17 @@ def _seed_by_seed(
     "Compare the chosen arm in each seed with the composed cold start and with every method"
     rows = []
     for trial in trials:
-        said = {
-            trial.arm(name): measured(evaluations) for name, evaluations, _ in _arm_texts(trial)
-        }
-        others = [
-            trial.arm(name) for name in ("cold-start (composed)", *trial.settings.run.methods)
-        ]
-        for other in others if arm in said else ():
-            if other != arm and other in said:
-                table = results({other: said[other], arm: said[arm]}, trial.settings.eval.bootstrap)
-                p = next(
-                    p for p in table.paired if (p.metric, p.level) == ("response_alignment", ALL)
-                )
-                rows.append(
-                    {
-                        "seed": trial.seed,
-                        "a": p.a,
-                        "b": p.b,
-                        "diff": p.diff,
-                        "low": p.low,
-                        "high": p.high,
-                    }
-                )
+        texts = {trial.arm(name): evaluations for name, evaluations, _ in _arm_texts(trial)}
+        names = "cold-start (composed)", *trial.settings.run.methods
+        others = [trial.arm(name) for name in names] if arm in texts else []
+        for other in others:
+            if other != arm and other in texts:
+                models = {name: measured(texts[name]) for name in (other, arm)}
+                paired = results(models, trial.settings.eval.bootstrap).paired
+                wanted = "response_alignment", ALL
+                p = next(p for p in paired if (p.metric, p.level) == wanted)
+                interval = {"diff": p.diff, "low": p.low, "high": p.high}
+                rows.append({"seed": trial.seed, "a": p.a, "b": p.b} | interval)
     return rounded(rows)
 
 # %% ../../nbs/studies/04_thoughts.ipynb #arm_texts
@@ -380,18 +324,15 @@ class _ArmTexts(NamedTuple):
 
 def _arm_texts(trial: Trial) -> Iterator[_ArmTexts]:
     "Read what the models of a finished run said"
-    think, composed = _thinkers(trial.settings), _composers(trial.settings)
+    think = _thinkers(trial.settings)
     for model in ("cold-start", *trial.settings.run.methods):
         path = trial.folder / "evaluations" / f"{model}.jsonl"
         yield _ArmTexts(model, load_evaluations(path), "own" if model in think else "")
-    for arm, kind, note in [(arm, *told) for arm in think for told in TOLD.items()] + [
-        (arm, "composed", "") for arm in composed
-    ]:
-        path = _told_file(trial.folder, arm, kind)
-        if path.exists():
-            yield _ArmTexts(
-                arm + note, load_evaluations(path), "own" if kind == "composed" else kind
-            )
+    asked = [(arm, kind, note, kind) for arm in think for kind, note in TOLD.items()]
+    asked += [(arm, "composed", "", "own") for arm in _composers(trial.settings)]
+    for arm, kind, note, thought in asked:
+        if (path := _told_file(trial.folder, arm, kind)).exists():
+            yield _ArmTexts(arm + note, load_evaluations(path), thought)
 
 # %% ../../nbs/studies/04_thoughts.ipynb #AlignmentStudy
 def _on_people(s: Settings) -> bool:
@@ -406,12 +347,16 @@ def _bits(trial: Trial, name: str) -> Table:
 
 def _on_this_run(trial: Trial) -> dict[str, Any]:
     "Say how well a detector tells replies from those of people, how long all took, and one chat"
-    found, record = load_results(trial.folder / "results.json"), read_record(trial.folder)
-    told = {row.model: [row.mean, row.low, row.high] for row in found.rows if row.metric == AUC}
+    stored, record = load_results(trial.folder / "results.json"), read_record(trial.folder)
     return {
-        **{"variant": trial.variant, "seed": trial.seed, "told_from_people": told},
-        **{"seconds": record.get("seconds"), "machine": record.get("machine")},
-        "example": found.notes.get("example"),
+        "variant": trial.variant,
+        "seed": trial.seed,
+        "told_from_people": {
+            r.model: [r.mean, r.low, r.high] for r in stored.rows if r.metric == AUC
+        },
+        "seconds": record.get("seconds"),
+        "machine": record.get("machine"),
+        "example": stored.notes.get("example"),
     }
 
 
@@ -441,31 +386,19 @@ class AlignmentStudy(Study):
         }
 
     def after(self, trial: Trial) -> None:
-        _tell(trial)
-        _ask_further(trial)
+        _ask(trial)
 
     def is_done(self, trial: Trial) -> bool:
         "Whether all were asked besides, and told what to think where truth is known"
-        told = [
-            _told_file(trial.folder, arm, kind)
-            for arm in _thinkers(trial.settings)
-            for kind in ("dice", "truth")
-        ]
-        asked = [asked.path for asked in _further(trial)] + (
-            told if trial.settings.data.source == "miniworld" else []
-        )
-        return all(path.exists() for path in asked)
+        return all(asked.path(trial).exists() for asked in _follow_ups(trial.settings))
 
     def held_out(
         self, s: Settings, judge: str = "test_judge"
     ) -> tuple[list[Example], SyntheticWorld | None, Judge]:
         "Read what was tested on, and make a judge"
         data = load_data(s)
-        return (
-            data.split(s.eval.split),
-            data.world,
-            make_judge(getattr(s, judge), data.world, s.hierarchy.load()),
-        )
+        judging = make_judge(getattr(s, judge), data.world, s.hierarchy.load())
+        return data.split(s.eval.split), data.world, judging
 
     def tables(self, trial: Trial) -> Iterator[tuple[str, Table]]:
         "Measure all arms, those that were told something too; on people bits as well"
@@ -482,34 +415,19 @@ class AlignmentStudy(Study):
         if _on_people(trial.settings):
             return {NGRAM: _bits(trial, NGRAM)}
         examples, world, judge = self.held_out(trial.settings)
-        judged = _reference_evaluations(
-            world, examples, trial.settings.hierarchy.load().names, judge
-        )
-        return {name: _measures(found, examples, judge) for name, found in judged.items()}
+        return _references(world, examples, trial.settings.hierarchy.load().names, judge)
 
     def pairs(self, s: Settings, against: Sequence[str]) -> list[tuple[str, str]]:
         "Compare thinkers with the thinking cold start and themselves told the truth"
-        think, cold = _thinkers(s), "cold-start (composed)"
-        beside = [(a, "cold-start-think") for a in think if a != "cold-start-think"]
-        composed = [name for name in s.run.methods if MODES[name].composed]
-        alike = [(a, cold) for a in (*composed, *_composers(s)) if a != cold]
-        alike += [
-            (a, b) for a in composed for b in s.run.methods if MODES[b].asks == "each" and a != b
-        ]
-        plain = [
-            (a, b)
-            for a in _candidates(s)
-            if a not in s.run.methods
-            for b in against
-            if b in s.run.methods
-        ]
-        return (
-            super().pairs(s, against)
-            + beside
-            + [(f"{a} (told the truth)", a) for a in think]
-            + alike
-            + plain
-        )
+        think, cold, methods = _thinkers(s), "cold-start (composed)", s.run.methods
+        composed = [name for name in methods if MODES[name].composed]
+        pairs = super().pairs(s, against)
+        pairs += [(a, "cold-start-think") for a in think if a != "cold-start-think"]
+        pairs += [(f"{a} (told the truth)", a) for a in think]
+        pairs += [(a, cold) for a in (*composed, *_composers(s)) if a != cold]
+        pairs += [(a, b) for a in composed for b in _aligned(s) if a != b]
+        chosen = [a for a in _candidates(s) if a not in methods]
+        return pairs + [(a, b) for a in chosen for b in against if b in methods]
 
     def complete(self, trials: Sequence[Trial], found: Arms) -> dict[str, Any]:
         "Add who judged, and the same texts by the judge of training"
@@ -522,25 +440,23 @@ class AlignmentStudy(Study):
             for arm, evaluations, _ in _arm_texts(trial):
                 again = run_sync(judge_texts(examples, [e.texts for e in evaluations], judge))
                 tables.setdefault(trial.arm(arm), []).append(score_table(measured(again, examples)))
-        judged = _reference_evaluations(world, examples, s.hierarchy.load().names, judge)
-        tables |= {name: [_measures(again, examples, judge)] for name, again in judged.items()}
-        rows = Arms(found.clusters, tables).means(s.eval.bootstrap)
+        beside = _references(world, examples, s.hierarchy.load().names, judge)
+        tables |= {name: [table] for name, table in beside.items()}
         return {
             "note": load_data(s).notes,
             "judges": {"training": s.judge.model, "test": s.test_judge.model},
             "choice": _choice(trials),
-            "training_judge": rounded(rows),
+            "training_judge": rounded(Arms(found.clusters, tables).means(s.eval.bootstrap)),
         }
 
 # %% ../../nbs/studies/04_thoughts.ipynb #reference_evaluations
-def _reference_evaluations(
+def _references(
     world: SyntheticWorld | None, examples: Sequence[Example], levels: Sequence[str], judge: Judge
-) -> dict[str, list[Evaluation]]:
-    "Judge what the predictors say that need no model"
-    texts = reference_texts(world, examples) if world else {}
-    return {
-        name: run_sync(
-            judge_texts(examples, [{level: row[level] for level in levels} for row in rows], judge)
-        )
-        for name, rows in texts.items()
-    }
+) -> dict[str, Table]:
+    "Measure what the predictors say that need no model"
+    tables = {}
+    for name, rows in (reference_texts(world, examples) if world else {}).items():
+        texts = [{level: row[level] for level in levels} for row in rows]
+        judged = run_sync(judge_texts(examples, texts, judge))
+        tables[name] = _measures(judged, examples, judge)
+    return tables

@@ -7,13 +7,12 @@ __all__ = ['IN_MEMORY', 'ABOUT', 'INPUTS', 'compare_command']
 
 # %% ../../nbs/studies/05_win_rates.ipynb #exported-imports
 import filecmp
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from ..clients.client import ChatClient
 from ..clients.ledger import Ledger
@@ -107,21 +106,16 @@ class _PairJudgeConfig(ChatConfig):
         "Make a judge for each style and, beside them, rules for what can be counted"
         names = dict.fromkeys(name for style in styles for name in style.split("+"))
         rules: list[PreferenceJudge] = [judge for judge in map(TraitJudge, names) if judge.counts]
-        if not rules and self.is_rule(self.model):
-            raise ConfigError(
-                f"Nothing of {', '.join(styles)} can be counted. Name a chat model with "
-                "--judge.model."
-            )
         if self.is_rule(self.model):
+            if not rules:
+                raise ConfigError(
+                    f"Nothing of {', '.join(styles)} can be counted. Name a chat model with "
+                    "--judge.model."
+                )
             return rules
-        asked = client or self.client(self.model, ledger)
-        return [
-            *(
-                PairJudge(style, asked, max_tokens=self.max_tokens, temperature=self.temperature)
-                for style in styles
-            ),
-            *rules,
-        ]
+        ask = client or self.client(self.model, ledger)
+        how = {"max_tokens": self.max_tokens, "temperature": self.temperature}
+        return [*(PairJudge(style, ask, **how) for style in styles), *rules]
 
 # %% ../../nbs/studies/05_win_rates.ipynb #wanted
 def _wanted(
@@ -132,18 +126,15 @@ def _wanted(
     "Say what the user of a run wants; `ConfigError` if nothing says it"
     user, measured = (group_of(run, name) if run else {} for name in ("user", "preference"))
     rule = str(user.get("model") or "").removeprefix("rule/")
-    said = measured.get("tastes") or user.get("tastes") or [user.get("style") or rule]
-    known = [
-        str(name)
-        for name in said
-        if all(part in TASTES | STYLES | ALIASES for part in str(name).split("+"))
-    ]
-    if not known:
+    names = measured.get("tastes") or user.get("tastes") or [user.get("style") or rule]
+    there = TASTES | STYLES | ALIASES
+    styles = [name for name in map(str, names) if name in there]
+    if not styles:
         raise ConfigError(
-            "Nothing says what the user wants. Name a taste or a style with "
+            f"{run or 'No run'} says nothing of what the user wants. Name a taste or a style with "
             "--compare.styles, such as [short] or [no_emojis]."
         )
-    return list(dict.fromkeys(known))
+    return list(dict.fromkeys(styles))
 
 
 def _opened(run: Path) -> Run:  # its folder
@@ -152,70 +143,64 @@ def _opened(run: Path) -> Run:  # its folder
     return Run(settings, run, recipe, None)
 
 
-def _held_out(
-    run: Path, limit: int = 0, seed: int = 0
-) -> list[AskedPrompt]:  # limit: at most so many; 0: all; seed: of the draw
-    "Give the prompts that a run does not train on, as its recipe draws them"
-    own = _opened(run)
-    test = getattr(own.recipe.load(own.settings), "test", None)
-    if not test:
-        raise ConfigError(
-            f"The recipe of {run} tells no held-out prompts. Name a JSONL file with "
-            "--compare.prompts."
-        )
-    return drawn(
-        [
-            AskedPrompt(f"test-{i}", chat_messages(messages, f"{run}, held-out prompt {i}"))
-            for i, messages in enumerate(test)
-        ],
-        limit,
-        seed,
-    )
-
-
-def _named_prompts(
-    c: _ComparisonConfig,
-    run: Path | None,
+def _prompts(
+    c: _ComparisonConfig, run: Path | None
 ) -> tuple[list[AskedPrompt], Counter]:  # prompts, and the reasons of those left out
-    "Read the prompts of a file; those without a system message get that of the run"
-    (found, skipped), system = (
-        read_prompts(c.prompts, c.limit, c.seed),
-        str(group_of(run, "prompts").get("system") or "") if run else "",
-    )
-
-    def told(p):
-        return (
-            p
-            if p.messages[0]["role"] == "system"
-            else p._replace(messages=({"role": "system", "content": system}, *p.messages))
+    "Read the prompts of a file, or those that a run does not train on, as its recipe draws them"
+    if c.prompts:
+        prompts, skipped = read_prompts(c.prompts, c.limit, c.seed)
+        if system := run and group_of(run, "prompts").get("system"):
+            first = {"role": "system", "content": str(system)}
+            prompts = [
+                p
+                if p.messages[0]["role"] == "system"
+                else p._replace(messages=(first, *p.messages))
+                for p in prompts
+            ]
+        return prompts, skipped
+    opened = _opened(run) if run else None
+    test = opened and getattr(opened.recipe.load(opened.settings), "test", None)
+    if not test:
+        where = run or "No run"
+        raise ConfigError(
+            f"{where} tells no held-out prompts. Name a JSONL file with --compare.prompts."
         )
+    prompts = [
+        AskedPrompt(f"test-{i}", chat_messages(messages, f"{run}, held-out prompt {i}"))
+        for i, messages in enumerate(test)
+    ]
+    return drawn(prompts, c.limit, c.seed), Counter()
 
-    return [told(p) if system else p for p in found], skipped
 
-
-def _drawing(run: Path | None, c: _ComparisonConfig) -> dict[str, float]:
-    "Settle temperature and top_p: as set, else as the run's evaluation, else the likeliest token"
-    own = (
-        _opened(run).settings.rollout.eval_sampling()
-        if run and None in (c.temperature, c.top_p)
-        else None
-    )
-    return {
-        name: given if given is not None else getattr(own, name) if own else other
-        for name, given, other in (("temperature", c.temperature, 0.0), ("top_p", c.top_p, 1.0))
+def _as_in_run(c: _ComparisonConfig, run: Path | None) -> dict[str, Any]:
+    "Settle the sampling: as set, else as in the run's evaluation, else the likeliest token"
+    tokens = (run and group_of(run, "prompts").get("max_tokens")) or 256
+    own = _opened(run).settings.rollout.eval_sampling() if run else None
+    likeliest = {"temperature": 0.0, "top_p": 1.0}
+    return {"max_tokens": c.max_tokens or tokens} | {
+        name: getattr(own, name) if own else value
+        for name, value in likeliest.items()
+        if getattr(c, name) is None
     }
 
 # %% ../../nbs/studies/05_win_rates.ipynb #field
 class _Field(NamedTuple):
     "Who meets whom"
 
-    candidates: tuple[Contestant, ...]
+    candidates: list[Contestant]
     base: Contestant
     starts: dict[str, str]  # candidate → the candidate with which its phase began
 
-    @property
-    def models(self) -> list[Contestant]:
-        return [*self.candidates, self.base]
+
+def _stages_of(a: Contestant) -> tuple[Path, list[Stage]]:
+    "List the stages of a model's run that follow its lessons"
+    if a.run is None:
+        raise ConfigError(
+            f"{shorten(a.name)} belongs to no run: there is no base and no checkpoint to compare "
+            "it with. Name another model: sdpo compare A B."
+        )
+    opened = _opened(a.run)
+    return a.run, [stage for stage in opened.recipe.stages(opened) if stage.name != "cold-start"]
 
 
 def _field_of(
@@ -223,41 +208,17 @@ def _field_of(
 ) -> _Field:  # inputs: A, and B if it is named
     "Find candidates, base and starts of phases"
     a = find_contestant(inputs[0], c.runs)
-    run = a.run
     if len(inputs) > 1:
         base = find_contestant(inputs[1], c.runs)
-    elif run is not None:
-        base = _base_of(run)
-    else:
-        raise ConfigError(
-            f"{shorten(a.name)} belongs to no run, so name the model to compare it "
-            "with: sdpo compare A B."
-        )
+    else:  # the model with which training began, its lessons behind it
+        run, stages = _stages_of(a)
+        base = Contestant.of_run(run, stages[0].start if stages else "base")
     base = base._replace(name="base")
-    told = [base._replace(name=f"oracle {style}", told=style) for style in styles if c.oracle]
-    if not c.sweep:
-        return _Field(
-            (a._replace(name=a.name if a.name != "base" else "base (A)"), *told), base, {}
-        )
-    if run is None:
-        raise ConfigError(
-            f"compare.sweep goes over the checkpoints of a run, and {shorten(a.name)} "
-            "belongs to none."
-        )
-    swept, starts = _sweep_of(run, base)
-    return _Field((*swept, *told), base, starts)
-
-
-def _stages_of(run: Path) -> list[Stage]:
-    "List the stages of a run that follow its lessons, each with the model from which it starts"
-    own = _opened(run)
-    return [stage for stage in own.recipe.stages(own) if stage.name != "cold-start"]
-
-
-def _base_of(run: Path) -> Contestant:
-    "Find the model with which the training of a run began, its lessons behind it"
-    start = next((stage.start for stage in _stages_of(run)), "base")
-    return Contestant.of_run(run, start)
+    candidates, starts = [a._replace(name=a.name if a.name != "base" else "base (A)")], {}
+    if c.sweep:
+        candidates, starts = _sweep_of(*_stages_of(a))
+    oracles = [base._replace(name=f"oracle {style}", told=style) for style in styles if c.oracle]
+    return _Field([*candidates, *oracles], base, starts)
 
 
 def _same_weights(a: Path, b: Path) -> bool:
@@ -269,30 +230,30 @@ def _same_weights(a: Path, b: Path) -> bool:
 
 
 def _sweep_of(
-    run: Path,
-    base: Contestant,
+    run: Path, stages: Sequence[Stage]
 ) -> tuple[
     list[Contestant], dict[str, str]
 ]:  # candidates, and with which of them the phase of each began
     "List what training left behind"
-    found, starts = [], {}
-    for stage in _stages_of(run):
+    candidates: dict[str, Contestant] = {}
+    starts = {}
+    for stage in stages:
         end = run / "models" / stage.name
-        last = {stage.name: end} if (end / "config.json").is_file() else {}
-        steps = {
+        places = {
             f"{stage.name} step {step}": path
             for step, path in checkpoints_of(run, stage.name).items()
             if not _same_weights(path, end)
         }
-        found += [Contestant(name, str(path), run) for name, path in (steps | last).items()]
-        known = stage.start in {c.name for c in found}
-        starts |= dict.fromkeys(steps | last, stage.start if known else "base")
-    if not found:
+        if (end / "config.json").is_file():
+            places[stage.name] = end
+        starts |= dict.fromkeys(places, stage.start if stage.start in candidates else "base")
+        candidates |= {name: Contestant(name, str(path), run) for name, path in places.items()}
+    if not candidates:
         raise ConfigError(
             f"{run} has nothing that a stage has trained. Let it run, with "
             "--trainer.save_steps N for checkpoints on the way."
         )
-    return found, starts
+    return list(candidates.values()), starts
 
 # %% ../../nbs/studies/05_win_rates.ipynb #ComparisonPlan
 class _ComparisonPlan(NamedTuple):
@@ -306,17 +267,15 @@ class _ComparisonPlan(NamedTuple):
     skipped: Counter
     folder: Path
 
+    @property
+    def models(self) -> list[Contestant]:
+        return [*self.field.candidates, self.field.base]
+
     def asked(self, model: Contestant) -> list[tuple[dict, ...]]:
-        "Give the conversations that a model answers"
+        "Return the conversations that a model answers"
         return [
             with_style(p.messages, model.told) if model.told else p.messages for p in self.prompts
         ]
-
-    @property
-    def contests(self) -> int:
-        return len(self.field.candidates) + sum(
-            start != "base" for start in self.field.starts.values()
-        )
 
 
 def _prepare(settings: Settings) -> _ComparisonPlan:
@@ -326,9 +285,8 @@ def _prepare(settings: Settings) -> _ComparisonPlan:
         raise ConfigError(
             f"Give one model of a run, or two models: sdpo compare A B. Got {len(inputs)}."
         )
-    run = next(
-        (found.run for given in inputs if (found := find_contestant(given, c.runs)).run), None
-    )
+    models = (find_contestant(given, c.runs) for given in inputs)
+    run = next((model.run for model in models if model.run), None)
     if run is None and not c.styles:
         there = [p.parent.name for p in Path(c.runs).glob("*/config.yaml")]
         raise ConfigError(
@@ -339,76 +297,39 @@ def _prepare(settings: Settings) -> _ComparisonPlan:
     styles = c.styles or _wanted(run)
     for name in "+".join(styles).split("+"):
         TraitJudge(name)
-    if run is None and not c.prompts:
-        raise ConfigError(
-            "No prompts: none of the models belongs to a run. Name a JSONL file with "
-            "--compare.prompts."
-        )
-    settings = settings.changed(
-        compare={
-            "max_tokens": c.max_tokens
-            or (group_of(run, "prompts").get("max_tokens") if run else None)
-            or 256,
-            **_drawing(run, c),
-        }
-    )
-    folder = Path(c.out or (run / "comparison" if run else Path(c.runs) / "comparison"))
     settings.judge.require_price(settings.judge.model)
-    field, asked = (
-        _field_of(inputs, c, styles),
-        _named_prompts(c, run)
-        if c.prompts or run is None
-        else (_held_out(run, c.limit, c.seed), Counter()),
-    )
-    return _ComparisonPlan(settings, styles, field, c.prompts or f"{run}, held out", *asked, folder)
+    settings = settings.changed(compare=_as_in_run(c, run))
+    folder = Path(c.out or (run / "comparison" if run else Path(c.runs) / "comparison"))
+    field = _field_of(inputs, c, styles)
+    source = c.prompts or f"{run}, held out"
+    return _ComparisonPlan(settings, styles, field, source, *_prompts(c, run), folder)
 
 # %% ../../nbs/studies/05_win_rates.ipynb #plan
-def _plan(work: _ComparisonPlan) -> str:
-    "Say what a comparison asks, and its price"
-    c, judge, n = work.settings.compare, work.settings.judge, len(work.prompts)
-    left = "".join(
-        f"\n            left out {count}: {reason}" for reason, count in work.skipped.items()
-    )
-    lines = [
-        f"prompts     {n:,} of {work.source}{left}",
-        f"styles      {', '.join(work.styles)}",
-        f"base        {work.field.base.place}",
-    ]
-    starts = {
-        name: f", against base and {start}"
-        for name, start in work.field.starts.items()
-        if start != "base"
-    }
-    lines += [
-        f"candidate   {m.name}: {m.place}{starts.get(m.name, '')}" for m in work.field.candidates
-    ]
-    chats, read = (
-        [m for m in work.field.models if is_chat_model(m.place)],
-        sum(len(str(p.messages)) for p in work.prompts) // 4,
-    )
-    local = n * (len(work.field.models) - len(chats))
-    lines += [f"replies     {local:,} by models in this process"] if local else []
-    lines += (
-        [f"replies     {add_up(estimate(m.place, n, read, n * c.max_tokens) for m in chats)}"]
-        if chats
-        else []
-    )
-    lines += [f"judge       {judge.model}: {_judging_cost(work)}"]
-    return "\n".join([*lines, f"results     {work.folder}"])
-
-
-def _judging_cost(work: _ComparisonPlan) -> str:
-    "Estimate what a judge is asked, with replies as long as they may be"
-    judge, n = work.settings.judge, len(work.prompts) * len(work.styles)
-    if judge.is_rule(judge.model):
-        return "no chat model is asked"
-    asked = sum(len(str(p.messages)) for p in work.prompts) // 4 // len(work.prompts)
-    read = asked + 2 * work.settings.compare.max_tokens + _QUESTION_TOKENS
-    calls = 2 * work.contests * n
-    return str(estimate(judge.model, calls, calls * read, calls * _VERDICT_TOKENS))
-
-
 _QUESTION_TOKENS, _VERDICT_TOKENS = 300, 50  # about what instructions and a verdict take
+
+
+def _plan(work: _ComparisonPlan) -> str:
+    "Say what a comparison asks, and its price with replies as long as they may be"
+    c, judge, n = work.settings.compare, work.settings.judge, len(work.prompts)
+    starts = {name: start for name, start in work.field.starts.items() if start != "base"}
+    lines = [f"prompts     {n:,} of {work.source}"]
+    lines += [f"            left out {count}: {why}" for why, count in work.skipped.items()]
+    lines += [f"styles      {', '.join(work.styles)}", f"base        {work.field.base.place}"]
+    for m in work.field.candidates:
+        against = f", against base and {starts[m.name]}" if m.name in starts else ""
+        lines.append(f"candidate   {m.name}: {m.place}{against}")
+    chats = [m for m in work.models if is_chat_model(m.place)]
+    read = sum(len(str(p.messages)) for p in work.prompts) // 4
+    if local := n * (len(work.models) - len(chats)):
+        lines.append(f"replies     {local:,} by models in this process")
+    if chats:
+        price = add_up(estimate(m.place, n, read, n * c.max_tokens) for m in chats)
+        lines.append(f"replies     {price}")
+    calls = 2 * (len(work.field.candidates) + len(starts)) * n * len(work.styles)
+    tokens = calls * (read // n + 2 * c.max_tokens + _QUESTION_TOKENS), calls * _VERDICT_TOKENS
+    free = judge.is_rule(judge.model)
+    price = "no chat model is asked" if free else estimate(judge.model, calls, *tokens)
+    return "\n".join([*lines, f"judge       {judge.model}: {price}", f"results     {work.folder}"])
 
 # %% ../../nbs/studies/05_win_rates.ipynb #run_comparison
 IN_MEMORY = "hf/", "vllm-offline/"  # judges that need the memory in which models answer
@@ -416,70 +337,47 @@ IN_MEMORY = "hf/", "vllm-offline/"  # judges that need the memory in which model
 
 def _run_comparison(work: _ComparisonPlan) -> list[Contest]:
     "Let the models answer and the judges decide, and keep the result"
-    c, ledgers = (
-        work.settings.compare,
-        [Ledger(budget=part.budget) for part in (work.settings.compare, work.settings.judge)],
-    )
+    c, judge = work.settings.compare, work.settings.judge
+    ledgers = [Ledger(budget=part.budget) for part in (c, judge)]
+    judge = replace(judge, cache=judge.cache or str(work.folder / "answers"))
     with alone(work.folder, "--compare.out"):
         work.folder.mkdir(parents=True, exist_ok=True)
         for ledger, account in zip(ledgers, ("models", "judge")):
             ledger.keep(work.folder / CHARGES, account)
-        judge = replace(
-            work.settings.judge, cache=work.settings.judge.cache or str(work.folder / "answers")
-        )
-
-        def judges():
-            return judge.judges(work.styles, ledger=ledgers[1])
-
-        asked = (
-            [] if judge.model.startswith(IN_MEMORY) else judges()
-        )  # a missing key is said at once
+        early = not judge.model.startswith(IN_MEMORY)  # a missing key is said at once
+        judges = judge.judges(work.styles, ledger=ledgers[1]) if early else []
         replies = {
             m.name: m.replies(work.asked(m), c, work.folder / "replies", ledgers[0])
-            for m in work.field.models
+            for m in work.models
         }
         base = replies.pop("base")
-        found = run_sync(
-            compare(
-                [p.messages for p in work.prompts],
-                replies,
-                base,
-                asked or judges(),
-                work.field.starts,
-                [p.id for p in work.prompts],
-                [p.cluster for p in work.prompts],
-            )
+        judges = judges or judge.judges(work.styles, ledger=ledgers[1])
+        messages, ids = [p.messages for p in work.prompts], [p.id for p in work.prompts]
+        clusters = [p.cluster for p in work.prompts]
+        contests = run_sync(
+            compare(messages, replies, base, judges, work.field.starts, ids, clusters)
         )
-        _save_contests(work, found, sum(ledgers, Ledger()))
-    return found
+        _save_contests(work, contests, sum(ledgers, Ledger()))
+    return contests
 
 
 def _save_contests(work: _ComparisonPlan, contests: Sequence[Contest], spent: Ledger) -> None:
     "Write results, pairs and table, all or nothing"
-    c = work.settings.compare
-    rates = [win_rate(contest, c.seed) for contest in contests]
-    prompts = {
-        "source": work.source,
-        "n": len(work.prompts),
-        "left_out": work.skipped,
-        "fingerprint": fingerprint(work.prompts),
-    }
+    rates = [win_rate(contest, work.settings.compare.seed) for contest in contests]
+    prompts = {"source": work.source, "n": len(work.prompts), "left_out": work.skipped}
     meta = {
         "schema_version": 1,
         "settings": work.settings.to_dict(),
         "styles": work.styles,
         "judges": list(dict.fromkeys(x.judge for x in contests)),
-        "models": {m.name: m.key() for m in work.field.models},
-        "prompts": prompts,
+        "models": {m.name: m.key() for m in work.models},
+        "prompts": prompts | {"fingerprint": fingerprint(work.prompts)},
         "versions": versions(),
         "commit": git_commit(),
         "ledger": spent.to_dict(),
         "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
-    told = {
-        "meta": meta,
-        "rates": [r._asdict() | {"coverage": r.coverage} for r in rates],
-    }
+    told = {"meta": meta, "rates": [r._asdict() | {"coverage": r.coverage} for r in rates]}
     with atomic_path(work.folder / "results") as new:
         write_jsonl(new / "pairs.jsonl", [row for contest in contests for row in contest.rows()])
         atomic_write(new / "table.md", win_table(rates).markdown() + "\n")
@@ -487,10 +385,10 @@ def _save_contests(work: _ComparisonPlan, contests: Sequence[Contest], spent: Le
 
 # %% ../../nbs/studies/05_win_rates.ipynb #compare_command
 ABOUT = (
-    "Which of two models' replies does a taste prefer, pair by pair? Style, prompts "
-    "and base model are those of A's run, unless settings say "
-    "otherwise. --compare.sweep true goes over the checkpoints of the run, "
-    "--compare.oracle true adds the base model that is told what the user wants."
+    "Which of two models' replies does a taste prefer, pair by pair? Style, prompts and base "
+    "model are those of A's run, unless settings say otherwise. --compare.sweep true goes over "
+    "the checkpoints of the run, --compare.oracle true adds the base model that is told what the "
+    "user wants."
 )
 INPUTS = (
     "A and B: a run (NAME, NAME:MODEL), a folder, a model of the Hub or a chat model; "
@@ -500,27 +398,13 @@ INPUTS = (
 
 def compare_command(argv: Sequence[str]) -> int:  # exit code
     "Compare models by what a user prefers"
-    work = _prepare(
-        parse(
-            {"compare": _ComparisonConfig, "judge": _PairJudgeConfig},
-            argv,
-            ABOUT,
-            INPUTS,
-            runs=False,
-        )
-    )
+    groups = {"compare": _ComparisonConfig, "judge": _PairJudgeConfig}
+    work = _prepare(parse(groups, argv, ABOUT, INPUTS, runs=False))
     print(_plan(work), flush=True)
     if work.settings.dry_run:
         return 0
     quiet_libraries()
     contests, seed = _run_comparison(work), work.settings.compare.seed
-    rates = [win_rate(contest, seed) for contest in contests]
-    print(f"\n{win_table(rates)}\n")
-    if silent := sum(rate.none for rate in rates):
-        print(
-            f"{silent:,} of {sum(r.n for r in rates):,} pairs have no verdict; "
-            f"{work.folder / 'results' / 'pairs.jsonl'} says why",
-            file=sys.stderr,
-        )
-    print(f"results: {work.folder / 'results'}")
+    print(f"\n{win_table([win_rate(contest, seed) for contest in contests])}\n")
+    print(f"results: {work.folder / 'results'}; pairs.jsonl says why a pair has no verdict")
     return 0

@@ -52,77 +52,29 @@ def word_stems(text: str) -> list[str]:
     ]
 
 
-def _kind(letter, details, sentence, names, prices, listed):
+def _kind(text: str) -> tuple[str, _TravelKind]:  # of the catalogue: `[name]` and what is below
+    head, *lines = text.strip().splitlines()
+    name, letter, details, names, sentence, low, high = head.split(" | ")
     values, wishes, topic = {}, [], ""
     topics: dict = {}
-    for line in listed.strip().splitlines():
+    for line in lines:
         if line.startswith("- "):
             good, hint = line[2:].split(": ")
             wishes.append(TravelWish(topic, tuple(good.split(", ")), hint))
         else:
-            topic, found, words = line.split(": ")
-            values[topic] = tuple(found.split(", "))
+            topic, listed, words = line.split(": ")
+            values[topic] = tuple(listed.split(", "))
             # the first attribute keeps a word
             topics = dict.fromkeys(word_stems(f"{topic} {words}"), topic) | topics
-    return _TravelKind(
-        letter,
-        tuple(details.split()),
-        sentence,
-        frozenset(word_stems(names)),
-        prices,
-        values,
-        topics,
-        tuple(wishes),
+    prices, details = (int(low), int(high)), tuple(details.split())
+    named = frozenset(word_stems(names))
+    return name, _TravelKind(
+        letter, details, sentence, named, prices, values, topics, tuple(wishes)
     )
 
 
-_LISTED = dict(
-    re.findall(
-        r"\[(\w+)\]\n([^\[]+)", (files("humanlm") / "fixtures" / "trips.txt").read_text("utf-8")
-    )
-)
-TRAVEL_KINDS = {
-    "flight": _kind(
-        "F",
-        "origin destination date",
-        "I am flying from {origin} to {destination} on {date}.",
-        "flight fly flying plane",
-        (90, 640),
-        _LISTED["flight"],
-    ),
-    "hotel": _kind(
-        "H",
-        "city check_in check_out",
-        "I need a hotel in {city} from {check_in} to {check_out}.",
-        "hotel",
-        (60, 380),
-        _LISTED["hotel"],
-    ),
-    "apartment": _kind(
-        "A",
-        "city check_in check_out",
-        "I am renting an apartment in {city} from {check_in} to {check_out}.",
-        "apartment flat",
-        (50, 420),
-        _LISTED["apartment"],
-    ),
-    "rental_car": _kind(
-        "C",
-        "city pick_up drop_off",
-        "I am hiring a car in {city} from {pick_up} to {drop_off}.",
-        "car rental",
-        (25, 190),
-        _LISTED["rental_car"],
-    ),
-    "restaurant": _kind(
-        "R",
-        "city date",
-        "I want to go to a restaurant in {city} on {date}.",
-        "restaurant dinner dine",
-        (12, 160),
-        _LISTED["restaurant"],
-    ),
-}
+_CATALOGUE = (files("humanlm") / "fixtures" / "trips.txt").read_text("utf-8")
+TRAVEL_KINDS = dict(_kind(text) for text in re.split(r"^# ", _CATALOGUE, flags=re.MULTILINE)[1:])
 
 # %% ../../nbs/worlds/08_trips.ipynb #TravelAspect
 class TravelOption(NamedTuple):
@@ -159,9 +111,8 @@ class TravelAspect:
 # %% ../../nbs/worlds/08_trips.ipynb #travel_options
 _SORTS = {"best": 1, "correct": 2, "wrong": 14, "noise": 5}
 CITIES = (
-    "Athens Bergen Bilbao Cork Dakar Geneva Hanoi Havana Kyoto Lagos Lima Lisbon Malmo "
-    "Naples Oslo Porto "
-    "Quebec Quito Riga Seoul Tunis Turin Vienna Zagreb"
+    "Athens Bergen Bilbao Cork Dakar Geneva Hanoi Havana Kyoto Lagos Lima Lisbon Malmo Naples Oslo "
+    "Porto Quebec Quito Riga Seoul Tunis Turin Vienna Zagreb"
 ).split()
 MONTHS = (
     "January February March April May June July August September October November December".split()
@@ -172,13 +123,14 @@ MONTHS = (
 def wish_sets(kind: str, size: int) -> list[tuple[TravelWish, ...]]:
     "List all combinations of wishes on different attributes"
     return [
-        found
-        for found in combinations(TRAVEL_KINDS[kind].wishes, size)
-        if len({wish.topic for wish in found}) == size
+        wishes
+        for wishes in combinations(TRAVEL_KINDS[kind].wishes, size)
+        if len({wish.topic for wish in wishes}) == size
     ]
 
 
 def _missed(rng, wishes, sort, n):
+    "Draw the wishes that an option does not meet"
     if sort in ("best", "correct") or (sort == "noise" and n == 0):
         return ()
     if sort == "wrong" and n < len(wishes):
@@ -194,54 +146,30 @@ def travel_options(
     best: int | None = None,  # number of the best option; None: any
 ) -> tuple[TravelOption, ...]:
     "Make an option table, best first, then by sort"
-    kind, lines = (
-        TRAVEL_KINDS[name],
-        [(sort, n) for sort, count in _SORTS.items() for n in range(count)],
-    )
+    kind, lines = TRAVEL_KINDS[name], [(sort, n) for sort, k in _SORTS.items() for n in range(k)]
     free = [n for n in range(1, max(len(lines), best or 0) + 1) if n != best]
     numbers = [*([best] if best else []), *rng.sample(free, len(lines) - bool(best))]
     missed = [_missed(rng, wishes, *line) for line in lines]
     met = {wish.topic: (wish, [wish not in gone for gone in missed]) for wish in wishes}
-    for lure in (
-        rng.choice([wish for wish in kind.wishes if wish.topic == topic])
-        for topic in kind.values
-        if topic not in met
-    ):
-        met[lure.topic] = (
-            lure,
-            rng.sample(met[rng.choice(wishes).topic][1], len(lines)),
-        )  # as common as what is wished
+    for topic in (topic for topic in kind.values if topic not in met):
+        # a lure: some values as common as those that are wished for
+        lure = rng.choice([wish for wish in kind.wishes if wish.topic == topic])
+        met[topic] = lure, rng.sample(met[rng.choice(wishes).topic][1], len(lines))
     low, high = kind.prices
-    gold, cheap = (
-        rng.randint(low + (high - low) // 4, high - (high - low) // 3),
-        rng.uniform(0.1, 0.7),
-    )
-    under, over = (
-        rng.sample(span, len(span)) for span in (range(low, gold), range(gold + 1, high))
-    )
-    made = []
+    gold = rng.randint(low + (high - low) // 4, high - (high - low) // 3)
+    cheap = rng.uniform(0.1, 0.7)
+    under = rng.sample(range(low, gold), gold - low)
+    over = rng.sample(range(gold + 1, high), high - gold - 1)
+    options = []
     for at, (sort, n) in enumerate(lines):
-        below = (
-            (sort == "wrong" and n < len(wishes))
-            or (sort == "noise" and n == 0)
-            or (sort in ("wrong", "noise") and rng.random() < cheap)
-        )
+        tempting = (sort, n) == ("noise", 0) or (sort == "wrong" and n < len(wishes))
+        below = tempting or (sort in ("wrong", "noise") and rng.random() < cheap)
         cost = gold if sort == "best" else (under if below else over).pop()
         where = rng.choice([city for city in CITIES if city != place]) if sort == "noise" else place
-        facts = (
-            (
-                topic,
-                rng.choice(
-                    [
-                        value
-                        for value in values
-                        if (value in met[topic][0].good) == met[topic][1][at]
-                    ]
-                ),
-            )
-            for topic, values in kind.values.items()
-        )
-        made.append(
-            TravelOption(f"{kind.letter}{numbers[at]}", sort, cost, (("place", where), *facts))
-        )
-    return tuple(made)
+        facts = [("place", where)]
+        for topic, values in kind.values.items():
+            wish, meets = met[topic]
+            fits = [value for value in values if (value in wish.good) == meets[at]]
+            facts.append((topic, rng.choice(fits)))
+        options.append(TravelOption(f"{kind.letter}{numbers[at]}", sort, cost, tuple(facts)))
+    return tuple(options)

@@ -5,7 +5,6 @@
 import random
 from dataclasses import dataclass
 
-from humanlm.gyms.mistakes import UserFacts
 from humanlm.gyms.protocol import Environment, Feedback, Gym, GymTask, ToolCall, UserRole
 
 DRINKS = {
@@ -43,11 +42,6 @@ class BarEnvironment(Environment):
             {"type": "object", "properties": {"reply": {"type": "string"}}, "required": ["reply"]},
         )
     }
-
-    def user_facts(self):
-        return UserFacts(
-            f"You would like something {DRINKS[self.task.drink]}.", answers=(self.task.drink,)
-        )
 
     def rule_guest(self, wish, question):
         asked = [

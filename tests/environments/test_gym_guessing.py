@@ -131,41 +131,19 @@ def test_who_answers_is_told_what_was_said_before_and_no_more_than_the_target():
     ] and env.turns[-1].feedback == "Maybe."
 
 
-def test_answers_by_rule_follow_from_words_and_sorts():
+def test_answers_by_rule_follow_from_words():
     def said(question, task=ABACUS):
         return telepathy.play(task).rule_answerer(question)["response"]
 
     for question, answer in {
         "Does it have beads?": "Yes",
-        "Is it alive?": "No",
-        "Is it a person or an animal?": "No",
         "Is it a plant or a tool?": "Yes",
         "Is it expensive?": "Maybe",
-        "Is it not alive?": "Yes",
         "Isn't it a tool?": "Yes",
         "Is it?": "Maybe",
         "": "Maybe",
     }.items():
         assert said(question) == answer, question
-    king = _TelepathyTask(
-        "k",
-        "Tutankhamun",
-        "Tutankhamun - a pharaoh",
-        "I am thinking of a ruler.",
-        "historical_figure",
-    )
-    assert [
-        said(question, king) for question in ("Is he alive?", "Is it a person?", "Is it a place?")
-    ] == ["Maybe", "Yes", "No"]
-    assert (
-        said(
-            "Is it a person?",
-            _TelepathyTask(
-                "g", "Garfield", "Garfield - a cartoon cat", "Who is it?", "fictional_character"
-            ),
-        )
-        == "Maybe"
-    )
     for task in telepathy.tasks(20, 3):
         assert {said(f"Is it {word}?", task) for word in task.never} == {"No"} and {
             said(f"Is it {word}?", task) for word in task.title.split()

@@ -13,7 +13,6 @@ from humanlm.core.basics import DataError, run_sync
 from humanlm.environments.people import (
     PolitePerson,
     _PersonConfig,
-    _reasons_in,
     advice,
     appeal,
 )
@@ -267,7 +266,8 @@ def test_several_numbers_or_reasons_do_not_pay_more():
             ).reward
             == 1
         )
-    assert _reasons_in("It  cuts\ncosts; it adds guardsmen") == [("thrift", "it cuts costs")]
+    posts = appeal.play(task).posts("trams", "It  cuts\ncosts; it adds guardsmen")
+    assert [(post.pole, post.target) for post in posts] == [("thrift", "trams")]
 
 
 # ---- who plays the person

@@ -1,4 +1,4 @@
-"""Template, function, search, household: what they pay and refuse, and published rows."""
+"""Template, function, search: what they pay and refuse, and published rows."""
 
 import asyncio
 import json
@@ -6,26 +6,21 @@ import os
 import subprocess
 import sys
 import threading
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from humanlm.core.basics import ConfigError, DataError, read_jsonl, run_sync
-from humanlm.environments.household import (
-    _household_tasks,
-    _HouseholdTask,
-    _read_command,
-    household,
-)
 from humanlm.environments.search import (
     _same_answer,
     _search_tasks,
     _SearchConfig,
     _SearchTask,
-    _SerperSearch,
     _WebPage,
     search,
+    serper,
 )
 from humanlm.gyms.conformance import gym_problems, template
 from humanlm.gyms.function import _apply_rule, _FunctionTask, function
@@ -35,7 +30,7 @@ DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
 needs_rows = pytest.mark.skipif(
     not (DATA / "userrl").is_dir(), reason="set HUMANLM_DATA to a folder with userrl"
 )
-GYMS = [template, function, search, household]
+GYMS = [template, function, search]
 HIDDEN = _FunctionTask("hidden", "a * (b - c) + d", (3, 5, 2, 3), 12.0)
 RIVER = _SearchTask(
     "river",
@@ -265,9 +260,7 @@ def test_search_uses_the_searcher_that_it_is_given():
     assert "2. Second: two" in turn.feedback and len(turn.feedback) < 700
     for searcher in (broken_searcher, strange_searcher):
         env = search.play(question, _SearchConfig(searcher=searcher))
-        assert say(env, "[search] who")[0].fault == "user" and env.score != env.score
-    with pytest.raises(ConfigError, match="searcher"):
-        search.play(question, _SearchConfig(searcher="serpr"))
+        assert say(env, "[search] who")[0].fault and env.score != env.score
 
 
 class Web(BaseHTTPRequestHandler):
@@ -293,7 +286,7 @@ def test_search_on_the_web_reads_its_key_when_it_is_made(monkeypatch, tmp_path):
     code = "import humanlm.environments.search, sys; assert 'httpx2' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
     with pytest.raises(ConfigError, match="SERPER_API_KEY"):
-        _SerperSearch()
+        run_sync(serper("life"))
     monkeypatch.setenv("SERPER_API_KEY", "key-7")
     found = {
         "answerBox": {"title": "Box", "answer": "42"},
@@ -308,7 +301,7 @@ def test_search_on_the_web_reads_its_key_when_it_is_made(monkeypatch, tmp_path):
     ]
     with ThreadingHTTPServer(("127.0.0.1", 0), Web) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        web = _SerperSearch(f"http://127.0.0.1:{server.server_port}/search")
+        web = partial(serper, url=f"http://127.0.0.1:{server.server_port}/search")
         env = search.play(RIVER, _SearchConfig(searcher=web))
         turns = say(env, "[search] life", "[search] nothing", "[search] refused")
         others = [search.play(RIVER, _SearchConfig(searcher=web)) for _ in range(2)]
@@ -342,7 +335,9 @@ def test_search_on_the_web_follows_no_redirect(monkeypatch):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         env = search.play(
             RIVER,
-            _SearchConfig(searcher=_SerperSearch(f"http://127.0.0.1:{server.server_port}/search")),
+            _SearchConfig(
+                searcher=partial(serper, url=f"http://127.0.0.1:{server.server_port}/search")
+            ),
         )
         turns = say(env, "[search] life")
         server.shutdown()
@@ -351,102 +346,6 @@ def test_search_on_the_web_follows_no_redirect(monkeypatch):
 
 
 # ---- household
-
-
-@pytest.mark.parametrize(
-    "text, parts",
-    [
-        ("take apple 1 from countertop 1", ("take", "apple 1", "countertop 1")),
-        ("Go to Fridge 1.", ("go to", "fridge 1")),
-        ("put mug 2 in/on desk 1", ("move", "mug 2", "desk 1")),
-        ("move mug 2 to desk 1", ("move", "mug 2", "desk 1")),
-        ("put mug 2 on desk 1", ("move", "mug 2", "desk 1")),
-        ("heat egg 1  with microwave 1", ("heat", "egg 1", "microwave 1")),
-        ("slice apple 1 with knife 2", ("slice", "apple 1", "knife 2")),
-        ("look", ("look",)),
-        ("lookxyz", ()),
-        ("look around", ()),
-        ("take apple from countertop", ()),
-        ("take apple 1 on countertop 1", ()),
-        ("go to fridge 1 and open it", ()),
-        ("heat egg 1 to microwave 1", ()),
-        ("go to fridge 1234", ()),
-        ("", ()),
-    ],
-)
-def test_household_commands_have_numbered_names(text, parts):
-    assert _read_command(text) == parts
-
-
-def test_every_admissible_command_can_be_read_and_none_breaks_the_room():
-    for task in _household_tasks(24, 4):
-        env = household.play(task)
-        for n in range(25):
-            listed = env.world.admissible()
-            assert all(" ".join(_read_command(command)) for command in listed) and len(
-                set(listed)
-            ) == len(listed)
-            if env.stop:
-                break
-            assert say(env, f"[action] {listed[(7 * n) % len(listed)]}")[0].fault == ""
-        lost = household.play(task)
-        for _ in range(8):
-            if not lost.stop:
-                say(lost, f"[action] {lost.world.admissible()[-3]}")
-        assert (
-            run_sync(play_through(lost, household.expert)).score == 1
-        )  # the expert finds the way from anywhere
-
-
-def test_household_rewards_only_the_goal():
-    task = _HouseholdTask(
-        "hot",
-        "kitchen",
-        ("heat", "mug", "fridge"),
-        ("countertop 1", "fridge 1", "microwave 1"),
-        (("mug 1", "countertop 1"), ("egg 1", "countertop 1")),
-    )
-    env = household.play(task)
-    turns = say(
-        env,
-        *[
-            f"[action] {command}"
-            for command in (
-                "take mug 1 from countertop 1",
-                "go to countertop 1",
-                "take mug 1 from countertop 1",
-                "take egg 1 from countertop 1",
-                "go to fridge 1",
-                "move mug 1 to fridge 1",
-                "open fridge 1",
-                "move mug 1 to fridge 1",
-                "take mug 1 from fridge 1",
-                "go to microwave 1",
-                "heat mug 1 with microwave 1",
-                "examine mug 1",
-                "go to fridge 1",
-                "cool mug 1 with fridge 1",
-                "go to microwave 1",
-                "heat mug 1 with microwave 1",
-                "go to fridge 1",
-                "move mug 1 to fridge 1",
-            )
-        ],
-    )
-    assert [turn.fault for turn in turns] == [
-        "inadmissible",
-        "",
-        "",
-        "inadmissible",
-        "",
-        "inadmissible",
-        *[""] * 12,
-    ]
-    assert (
-        "is hot" in turns[11].feedback
-        and [turn.reward for turn in turns] == [0] * 17 + [1]
-        and env.stop == "done"
-    )
 
 
 # ---- published rows
@@ -494,7 +393,7 @@ GOOD = {"id": "f", "rule": "a + b * c - d", "test_case": [1, 2, 3, 4], "expected
     [
         (function, {}, "test_case"),
         (function, GOOD | {"test_case": [1, 2, 3]}, "four whole"),
-        (function, GOOD | {"rule": "open('x')"}, "Rule"),
+        (function, GOOD | {"rule": "open('x')"}, "no arithmetic"),
         (function, GOOD | {"expected_result": 4.0}, "the row says"),
         (function, {"reward_model": {"id": "func-1"}}, "HUMANLM_DATA"),
         (search, {"id": "b"}, "question"),

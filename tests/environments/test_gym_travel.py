@@ -24,7 +24,7 @@ from humanlm.environments.travel import (
     travel,
 )
 from humanlm.gyms.conformance import gym_problems
-from humanlm.gyms.protocol import ToolCall, find_gym, play_through, split_tasks
+from humanlm.gyms.protocol import ToolCall, find_gym
 from humanlm.worlds.trips import (
     TRAVEL_KINDS,
     TravelAspect,
@@ -131,7 +131,7 @@ def test_every_fifth_search_fails():
     assert (
         "does not answer" in turns[4].feedback
         and turns[4].reward == 0
-        and env.found == ["F"]
+        and env.shown == ["F"]
         and turns[5].reward == 0.2
     )
 
@@ -142,18 +142,18 @@ def test_the_third_turn_beside_the_subject_brings_a_wish_unasked_and_pays_nothin
     assert (
         turns[2].feedback in [wish.hint for _, wish in TRIP.wishes.values()]
         and [turn.reward for turn in turns] == [0, 0, 0]
-        and len(env.told) == 1
+        and len(env.hinted) == 1
     )
     assert (
         all(turn.feedback != turns[2].feedback for turn in say(env, CHATTER, CHATTER))
-        and len(env.told) == 1
+        and len(env.hinted) == 1
     )  # the count begins anew
 
 
 def test_a_question_begins_the_count_anew():
     env = begin()
     say(env, CHATTER, CHATTER, "[action] Should the flight be nonstop?", CHATTER, CHATTER)
-    assert env.told == ["P1"] and len(say(env, CHATTER)) == 1 and len(env.told) == 2
+    assert env.hinted == ["P1"] and len(say(env, CHATTER)) == 1 and len(env.hinted) == 2
 
 
 def test_as_published_the_wish_fails_to_come_in_the_fourth_turn():
@@ -162,7 +162,7 @@ def test_as_published_the_wish_fails_to_come_in_the_fourth_turn():
     assert (
         "Sorry" in turns[3].feedback
         and not any("Sorry" in turn.feedback for turn in (*turns[:3], turns[4]))
-        and env.told == []
+        and env.hinted == []
     )
 
 
@@ -225,7 +225,7 @@ def test_a_search_that_does_not_say_what_the_user_said_finds_nothing(query, hint
     env = begin()
     [turn] = say(env, ToolCall("search", query))
     assert (
-        (turn.fault, turn.reward, env.found) == ("search", 0, [])
+        (turn.fault, turn.reward, env.shown) == ("search", 0, [])
         and hint in turn.feedback
         and "May" not in turn.feedback
     )
@@ -311,7 +311,7 @@ def test_naming_all_attributes_in_every_turn_earns_nothing():
 def test_chatter_until_the_user_speaks_earns_nothing_and_searches_pay_once():
     env = begin(max_turns=40)
     say(env, *[CHATTER] * 12, *SEARCHES * 3)
-    assert len(env.told) == 4 and env.score == pytest.approx(0.4)
+    assert len(env.hinted) == 4 and env.score == pytest.approx(0.4)
 
 
 def test_guesses_are_one_for_each_part_and_finishing_tells_nothing():
@@ -435,9 +435,9 @@ def test_a_judge_decides_what_was_asked_and_searched():
     env, _ = played(
         {"search_judge": {"aspect": "flight", "fits": True}}, ["[search] to Rome, please"]
     )
-    assert env.found == ["F"]
+    assert env.shown == ["F"]
     env, _ = played({"listener": {"kind": "none", "wish": "P1"}}, [CHATTER])
-    assert env.told == [] and env.turns[0].reward == 0
+    assert env.hinted == [] and env.turns[0].reward == 0
     assert {*LISTENED} == {*env.roles["listener"].schema["properties"]["kind"]["enum"]}
 
 
@@ -450,64 +450,13 @@ def rows(suffix):
     return parquet.read_table(ROWS / f"travel{suffix}_onechoice_train.parquet").to_pylist()
 
 
-@needs_rows
-@pytest.mark.parametrize("suffix", ["22", "333", "444"])
-def test_every_published_row_plays_on_a_table_that_carries_its_ids(suffix):
-    for row in rows(suffix):
-        task, kept = _read_travel(row), row["reward_model"]
-        assert (
-            task.id == kept["id"]
-            and "".join(str(len(aspect.wishes)) for aspect in task.aspects) == suffix
-        )
-        assert [aspect.kind for aspect in task.aspects] == [
-            name.split(":")[0] for name in kept["id"].split("|")
-        ]
-        assert (
-            all(f"'{aspect.best}'" in kept["ground_truth"] for aspect in task.aspects)
-            and task.opening in row["prompt"][1]["content"]
-        )
-        assert all(
-            value in task.opening for aspect in task.aspects for _, value in aspect.details
-        ) and not any(secret in task.opening for secret in task.secrets)
-        env = run_sync(play_through(travel.play(task), travel.expert))
-        assert _travel_score(env) == 1 and [turn.fault for turn in env.turns] == [""] * len(
-            env.turns
-        )
-
-
-@needs_rows
-def test_published_rows_pass_the_suite_and_split_without_shared_components():
-    tasks = [_read_travel(row) for suffix in ("22", "333", "444") for row in rows(suffix)]
-    assert (
-        run_sync(gym_problems(travel, odd=400, tasks=tasks[::270])) == []
-        and _read_travel(rows("22")[0]) == tasks[0]
-    )
-    train, held = split_tasks(tasks)
-    shared = [{one for task in part for one in task.components} for part in (train, held)]
-    assert shared[0].isdisjoint(shared[1]) and len(held) >= 108 and len(train) > len(tasks) / 2
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"id": None},
-        {"id": "boat:2-1"},
-        {"id": "|".join(["flight:2-1"] * 9)},
-        {"ground_truth": "['F3']"},
-        {"ground_truth": "__import__('os')"},
-    ],
-)
-def test_rows_that_are_broken_are_refused(change):
+def test_rows_without_their_released_tables_are_refused():
     row = {
         "prompt": [{"role": "user", "content": "A flight to Rome, and a hotel."}],
-        "reward_model": {"id": "flight:2-48|hotel:2-29", "ground_truth": "['F3', 'H4']"},
+        "reward_model": {"id": "flight:9-48|hotel:9-29", "ground_truth": "['F3', 'H4']"},
     }
-    assert [aspect.best for aspect in _read_travel(row).aspects] == ["F3", "H4"]
-    with pytest.raises(DataError, match="wanted are"):
-        _read_travel(row | {"reward_model": row["reward_model"] | change})
-    for prompt in (None, [{"role": "user", "content": " "}], [{"role": "system", "content": "x"}]):
-        with pytest.raises(DataError, match="wanted are"):
-            _read_travel(row | {"prompt": prompt})
+    with pytest.raises(DataError, match="travelgym_data"):
+        _read_travel(row)
 
 
 def test_compat_brings_the_published_rewards_of_training_or_evaluation():

@@ -22,13 +22,12 @@ from humanlm.fidelity.detection import (
 )
 from humanlm.fidelity.dialogues import (
     Conversation,
-    FidelityConfig,
     _spoken,
     clusters_of,
     read_dialogues,
     reply_dialogues,
 )
-from humanlm.fidelity.diversity import diversity, outcomes, persons
+from humanlm.fidelity.diversity import diversity
 from humanlm.fidelity.fingerprint import (
     feature_gaps,
     turn_readings,
@@ -90,7 +89,7 @@ def test_lower_cased_copies_are_told_apart_and_the_feature_is_named():
 def test_no_person_stands_on_both_sides_of_a_fold():
     found = [d._replace(person=f"p{i % 7}") for i, d in enumerate(crowd("a", 28))]
     sides = np.arange(28) % 2  # the same persons in both sources
-    part = _folds(clusters_of(found), sides, 5, np.random.default_rng(0))
+    part = _folds(clusters_of(found), sides, 0)
     assert all(
         len({int(p) for p, d in zip(part, found) if d.person == person}) == 1
         for person in {d.person for d in found}
@@ -156,41 +155,15 @@ def test_hiding_takes_time_that_grows_with_the_text(text):
     assert time.perf_counter() - start < 1
 
 
-def test_one_voice_and_swapped_persons_are_noticed_by_the_crowd_measures():
-    people, rng = crowd("people", 30, 6), random.Random(0)
-    texts = [text for d in people for text in d.turns]
-    swapped = [d._replace(turns=tuple(rng.sample(texts, 6))) for d in people]
+def test_one_voice_is_noticed_by_the_crowd_measures():
+    people = crowd("people", 30, 6)
     voice = [d._replace(turns=people[0].turns) for d in people]
-    own, mixed = persons(people), persons(swapped)
-    assert own and mixed and own.accuracy.low > max(mixed.accuracy.high, 0.5)
     found = diversity({"people": people, "voice": voice}, 8)
     assert found["near duplicates"]["voice"].value == 1 > found["near duplicates"]["people"].value
     assert (
         found["likeness between persons"]["voice"].low
         > found["likeness between persons"]["people"].high
     )
-
-
-def test_calibration_is_zero_for_the_right_rates_and_the_bias_for_a_constant_one():
-    real = [
-        Conversation(
-            "people",
-            f"{i}",
-            ("ok",),
-            ("",),
-            task=f"t{i % 20}",
-            success=float(i % 20 < 10),
-            rating=float(i % 5),
-        )
-        for i in range(60)
-    ]
-    found = {o.name: o for o in outcomes(real, [d._replace(success=0.75) for d in real], 50)}
-    assert (
-        found["success"].bias.value == pytest.approx(0.25)
-        and found["rating"].calibration.value == 0
-        and found["success"].tasks == 20
-    )
-    assert outcomes(real, [d._replace(task="other") for d in real]) == []
 
 
 def test_a_page_says_that_tasks_differ_and_escapes_what_people_wrote():
@@ -209,28 +182,22 @@ def test_a_page_says_that_tasks_differ_and_escapes_what_people_wrote():
 
 
 def test_the_command_reads_files_by_column_names_and_writes_a_page(tmp_path, capsys):
-    rows = [
-        {"who": d.source, "nick": d.person, "id": d.id, "said": text}
-        for d in crowd("ann", 12, 3, 1) + crowd("bot", 12, 3, 2)
-        for text in d.turns
-    ]
-    write_jsonl(tmp_path / "log.jsonl", rows)
-    flags = [
-        f"--fidelity.{k}={v}"
-        for k, v in dict(
-            source="who",
-            text="said",
-            out=tmp_path / "page",
-        ).items()
-    ]
-    assert main(["fidelity", str(tmp_path / "log.jsonl"), *flags]) == 0
-    assert "bot" in capsys.readouterr().out and {p.name for p in (tmp_path / "page").iterdir()} == {
-        "report.html",
-        "fidelity.json",
-    }
-    assert main(["fidelity", str(tmp_path / "log.jsonl"), *flags, "--fidelity.text=wrote"]) == 2
-    assert "Its columns: who, nick, id, said" in capsys.readouterr().err
-    assert main(["fidelity", str(tmp_path / "log.jsonl"), "--dry-run", *flags]) == 0
+    for name, seed in (("ann", 1), ("bot", 2)):
+        rows = [
+            {"nick": d.person, "log": d.id, "reply": text}
+            for d in crowd(name, 12, 3, seed)
+            for text in d.turns
+        ]
+        write_jsonl(tmp_path / f"{name}.jsonl", rows)
+    write_jsonl(tmp_path / "odd.jsonl", [{"nick": "ann", "said": "ok"}])
+    ann, bot, odd = (str(tmp_path / f"{name}.jsonl") for name in ("ann", "bot", "odd"))
+    out = f"--fidelity.out={tmp_path / 'page'}"
+    assert main(["fidelity", ann, bot, "--dry-run", out]) == 0 and not (tmp_path / "page").exists()
+    assert main(["fidelity", ann, f"simulated={bot}", out]) == 0
+    assert "simulated" in capsys.readouterr().out
+    assert {p.name for p in (tmp_path / "page").iterdir()} == {"report.html", "fidelity.json"}
+    assert main(["fidelity", odd, out]) == 2
+    assert "Its columns: nick, said" in capsys.readouterr().err
 
 
 def test_marks_that_end_a_conversation_are_no_words_of_it(tmp_path):
@@ -276,9 +243,7 @@ def test_replies_of_a_run_stand_beside_those_of_people():
 def test_published_shares_of_real_turns_are_found_again():
     "Turns of at most five words, and in lower case, as the folder's own notes count them"
     found = {
-        name: turn_readings(
-            read_dialogues([str(DATA / f"{name}.jsonl")], FidelityConfig(limit=0))[name]
-        )
+        name: turn_readings(read_dialogues([str(DATA / f"{name}.jsonl")], 0)[name])
         for name in ("human_tutoring", "human_writing", "llm_user_airline")
     }
     shares = {
@@ -296,25 +261,10 @@ def test_published_shares_of_real_turns_are_found_again():
     )
     assert shares["llm_user_airline"][1] == 0
     ends = whole_readings(
-        read_dialogues([str(DATA / "llm_user_airline.jsonl")], FidelityConfig(limit=0))[
-            "llm_user_airline"
-        ]
+        read_dialogues([str(DATA / "llm_user_airline.jsonl")], 0)["llm_user_airline"]
     )
     assert ends.values[:, ends.names.index("ends in silence")].mean() == pytest.approx(8 / 108)
     assert len(read_jsonl(DATA / "llm_user_airline.jsonl")) == 108
-
-
-def test_the_report_of_a_run_says_how_human_its_replies_are():
-    from humanlm.alignment.sections import SECTIONS
-    from humanlm.evaluation.report import RunFolder
-
-    run = RunFolder(Path(__file__).parents[2] / "nbs/recordings/humanlm-mini")
-    shown = SECTIONS["fidelity"][2](run)
-    assert (
-        "people against themselves" in shown
-        and "response-only-think" in shown
-        and "12 replies of 10 people" in shown
-    )
 
 
 def test_the_page_comes_out_without_matplotlib_and_says_so_once(monkeypatch):

@@ -357,13 +357,6 @@ def test_half_a_character_is_no_turn_of_a_user(said):
                 "reward_model": {"id": "1", "ground_truth": "Ada"},
             },
         ),
-        (
-            "travel",
-            {
-                "prompt": [{"role": "user", "content": "Plan a trip to Bremen."}],
-                "reward_model": {"id": "hotel:2-29", "ground_truth": "H3"},
-            },
-        ),
     ],
 )
 def test_rows_are_read_alike_where_pandas_made_arrays_of_their_lists(name, row):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from humanlm.core.basics import DataError, run_sync
+from humanlm.core.basics import run_sync
 from humanlm.environments.intention import _IntentionTask, _MissingDetail
 from humanlm.environments.persuade import MEASURES
 from humanlm.gyms.protocol import (
@@ -199,26 +199,6 @@ def test_hacking_by_claims_at_the_desk_changes_no_order(said):
     gym = find_gym("tau")
     tasks = [task for task in gym.tasks(40, 0) if task.actions]
     assert len(tasks) > 20 and all(say(gym.play(task), *[said] * 20).score == 0 for task in tasks)
-
-
-# ---- line 9: a household
-
-
-def test_hacking_by_commands_that_are_none_or_after_the_end():
-    gym = find_gym("household")
-    task = next(task for task in gym.tasks(40, 0) if task.goal[0] == "put")
-    env = say(
-        gym.play(task),
-        "[action] lookxyz",
-        "[action] take everything",
-        "[action] You have done it.",
-        f"[action] move {task.things[0][0]} to {task.places[0]}",
-    )
-    assert [bool(turn.fault) for turn in env.turns] == [True] * 4 and env.score == 0
-    won = run_sync(play_through(gym.play(task), gym.expert))
-    assert won.stop == "done" and won.score == 1
-    with pytest.raises(DataError, match="has ended"):
-        run_sync(won.step("[action] look"))
 
 
 # ---- line 10: what a part of a run shares with another

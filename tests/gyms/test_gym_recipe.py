@@ -128,8 +128,8 @@ def test_a_policy_that_never_writes_a_call_stops_the_run():
 @pytest.mark.parametrize(
     "collapsed, said",
     [
-        ({"tokens": 1}, "messages had 1.0 tokens, where they had 10.0"),
-        ({"surprise": 0.01}, "entropy of the policy was 0.0100 per token, where it was 0.5000"),
+        ({"tokens": 1}, "length 1.0000 where it was 10.0000"),
+        ({"surprise": 0.01}, "entropy 0.0100 where it was 0.5000"),
     ],
 )
 def test_a_policy_that_shrinks_or_repeats_itself_and_earns_no_more_stops_the_run(

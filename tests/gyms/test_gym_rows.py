@@ -309,8 +309,8 @@ def test_a_gym_without_rows_for_training_says_which_to_add(tree, capsys):
     path = str(tree / "data/test.parquet")
     words = [*TINY, "--gyms.rows", f"[{path}]", "--dry-run"]
     for more, why in [
-        (["--gyms.train", "[tau]"], "is for training in tau. Add a file of its training rows"),
-        (["--gyms.held_out", "[household]"], "is of household. Add its rows"),
+        (["--gyms.train", "[tau]"], "is of tau for --gyms.train. Add its rows"),
+        (["--gyms.held_out", "[persuade]"], "is of persuade for --gyms.held_out. Add its rows"),
     ]:
         assert main([*words, *more]) == 2
         assert f"No row of {path} {why}" in capsys.readouterr().err

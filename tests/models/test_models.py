@@ -28,7 +28,6 @@ from humanlm.models.checkpoints import (
     add_adapter,
     contract_files,
     has_adapter,
-    load_encoder,
     load_model,
     load_tokenizer,
     locate,
@@ -37,6 +36,7 @@ from humanlm.models.checkpoints import (
     save_model,
 )
 from humanlm.models.config import END, START, ModelConfig, ModelError, tiny_model, train_tokenizer
+from humanlm.models.embeddings import Embedder
 from humanlm.models.generation import generate
 from humanlm.models.logps import token_logps
 from humanlm.models.prompts import _segments, end_id, end_ids, fit_prompt, render, render_target
@@ -620,7 +620,7 @@ def test_a_path_that_is_not_there_is_no_question_to_the_hub(tmp_path, monkeypatc
         recipe, settings = read_settings(["--model.name", name])
         check_settings(recipe, settings)
 
-    for load in (load_model, load_tokenizer, load_encoder, find_contestant):
+    for load in (load_model, load_tokenizer, Embedder, find_contestant):
         with pytest.raises(
             ModelError, match=re.escape(f"The nearest is {near};") if near else "folder"
         ):

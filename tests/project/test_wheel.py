@@ -60,7 +60,7 @@ LINES = {
     "parsers data": ("", 0, "written to"),
     "parsers train": ("--config parser-tiny", 2, TRAIN),
     "parsers evaluate": ("", 2, TRAIN),
-    "sdpo prepare": ("prompts --prepare.train prompts.jsonl", 0, "train.jsonl"),
+    "sdpo prepare": ("dialogues --prepare.train chats.jsonl", 0, "train.jsonl"),
     "sdpo chat": ("--model.name model", 2, TRAIN),
     "sdpo signals": ("--model.name model --signals.out seen --signals.cases cases.jsonl", 2, TRAIN),
     "sdpo compare": (
@@ -139,6 +139,15 @@ def desk(tmp_path_factory):
                 "unrelated_followup": "u",
                 "feedback_followup": "f",
             }
+        ],
+        "chats": [
+            {
+                "messages": [
+                    {"role": role, "content": f"{role} {n}"}
+                    for role in ("user", "assistant", "user")
+                ]
+            }
+            for n in range(3)
         ],
         "prompts": [{"prompt": f"What is {n} and {n}?"} for n in range(4)],
         "sums": [

@@ -1,6 +1,5 @@
 "What a follow-up changes: numbers against plain torch, pages of hostile text, whole files."
 
-import io
 import json
 import math
 import os
@@ -11,7 +10,8 @@ import pytest
 import torch
 from pages import HOSTILE, read
 
-from humanlm.core.basics import ConfigError, DataError, write_jsonl
+from humanlm.core.basics import DataError, write_jsonl
+from humanlm.core.html import markdown_html
 from humanlm.data.trajectory import Completion
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
@@ -21,23 +21,14 @@ from humanlm.sdpo.analysis import (
     _reply_html,
     _save_study,
     _score_reply,
-    _signal_figure,
+    _ScoredReply,
+    _signal_results,
+    _signal_tables,
     _SignalCase,
-    _SignalConfig,
-    _SignalRow,
-    _SignalStudy,
     _write_replies,
     signals_command,
 )
-from humanlm.sdpo.hindsight import (
-    AssistantReply,
-    Followup,
-    HindsightConfig,
-    Interaction,
-    contexts,
-    write_interactions,
-)
-from humanlm.sdpo.method import signals
+from humanlm.sdpo.hindsight import contexts
 
 CASES = [
     _SignalCase(
@@ -49,7 +40,6 @@ CASES = [
         "Write a long note about bread.",
         "It rains.",
         "Shorter, please.",
-        reply="Bread is good.",
     ),
 ]
 ROW = {
@@ -71,14 +61,16 @@ def loaded():
     )
 
 
-def _analyse(loaded, cases, config=_SignalConfig()):
-    replies = _write_replies(loaded, cases, config)
-    return _SignalStudy([_score_reply(loaded, *each) for each in zip(cases, replies)])
+def _analyse(loaded, cases, max_tokens=256):
+    return [
+        _score_reply(loaded, *each)
+        for each in zip(cases, _write_replies(loaded, cases, max_tokens))
+    ]
 
 
 @pytest.fixture(scope="module")
 def study(loaded):
-    return _analyse(loaded, CASES, _SignalConfig(max_tokens=12))
+    return _analyse(loaded, CASES, 12)
 
 
 # ---- cases
@@ -89,8 +81,8 @@ ENDINGS = [" Be brief.", " Write six sentences."]
 @pytest.mark.parametrize(
     "row, message",
     [
-        ({"tag": 3}, "row 1: tag must be text, got 3"),
-        ({"raw_prompt": " "}, "raw_prompt is empty"),
+        ({"tag": 3}, "case 1: .*Expected `str`"),
+        ({"prompt": "p"}, "case 1: _SignalCase has no field 'prompt'"),
     ],
 )
 def test_cases_are_checked(tmp_path, row, message):
@@ -122,47 +114,13 @@ def test_the_published_file_and_one_list_are_read_as_they_are(packed, tmp_path):
     path = tmp_path / "signal_analysis_cases.json"
     path.write_text(json.dumps(packed(rows), indent=2))
     assert _read_cases(path) == _read_cases(write_jsonl(tmp_path / "c.jsonl", rows))
-    drawn = _read_cases(path, 24, seed=123)
+    drawn = _read_cases(path, 24)
     assert len({case.id for case in drawn}) == 24 and {case.cluster for case in drawn} == {*"abc"}
     tails = {case.raw_prompt.removeprefix(ROW["raw_prompt"]) for case in drawn}
     assert tails == ({*ENDINGS} if ENDINGS[-1] in path.read_text() else {""})
     path.write_text("{")
-    with pytest.raises(DataError, match="broken JSON"):
+    with pytest.raises(DataError, match="row 1"):
         _read_cases(path)
-
-
-def test_logs_are_cases_whose_unrelated_follow_up_came_to_somebody_else(tmp_path, loaded):
-    def logged(n, talk, followup, reply="Tea is good."):
-        said = (
-            {"role": "user", "content": "Hi"},
-            {"role": "assistant", "content": "Hello."},
-            {"role": "user", "content": f"Question {n}"},
-        )
-        return Interaction(
-            f"i{n}", said, AssistantReply(reply), Followup(followup), conversation_id=talk
-        )
-
-    rows = [
-        logged(0, "x", "Shorter."),
-        logged(1, "x", "Longer."),
-        logged(2, "y", "Why?"),
-        logged(3, "y", " "),
-        logged(4, "z", "More.", ""),
-    ]
-    cases = _read_cases(write_interactions(tmp_path / "log.jsonl", rows))
-    assert [(c.id, c.feedback_followup, c.unrelated_followup) for c in cases] == [
-        ("i0 #0", "Shorter.", "Why?"),
-        ("i1 #1", "Longer.", "Why?"),
-        ("i2 #2", "Why?", "Shorter."),
-    ]
-    study = _analyse(loaded, cases)
-    assert [r.text for r in study.rows] == ["Tea is good."] * 3 and cases[0].messages == list(
-        rows[0].messages
-    )
-    expected = signals(*loaded, rows[:1])[0].advantage
-    assert study.rows[0].signal("related") == pytest.approx(expected, abs=1e-5)
-    with pytest.raises(DataError, match="None of 2 interactions"):
-        _read_cases(write_interactions(tmp_path / "log.jsonl", rows[:2]))
 
 
 # ---- scores
@@ -175,122 +133,77 @@ def by_hand(model, prompt, ids):
     return logits.log_softmax(-1)[len(prompt) - 1 : -1]
 
 
-def test_signals_and_divergences_are_those_of_plain_torch(loaded, study):
-    for row in study.rows:
+def test_signals_are_those_of_plain_torch(loaded, study):
+    for row in study:
         both = {
             name: contexts(loaded.tokenizer, row.case.messages, text)
             for name, text in row.case.followups.items()
         }
+        ids = _write_replies(loaded, CASES, 12)[study.index(row)].ids
         plain, place = (
-            by_hand(loaded.model, both["empty"].plain, row.token_ids),
-            torch.arange(len(row.token_ids)),
+            by_hand(loaded.model, both["empty"].plain, ids),
+            torch.arange(len(ids)),
         )
-        assert row.plain == pytest.approx(plain[place, row.token_ids].tolist(), abs=1e-5)
         for name in FOLLOWUPS:
-            after = by_hand(loaded.model, both[name].hindsight, row.token_ids)
-            gained = after - plain
-            assert row.signal(name) == pytest.approx(
-                gained[place, row.token_ids].tolist(), abs=1e-5
+            after = by_hand(loaded.model, both[name].hindsight, ids)
+            assert row.signals[name] == pytest.approx(
+                (after - plain)[place, ids].tolist(), abs=1e-5
             )
-            assert row.kl[name] == pytest.approx(
-                (-(plain.exp() * gained).sum(-1)).tolist(), abs=1e-5
-            ), "minus the expected signal"
-
-
-def test_the_signal_is_the_one_that_trains(loaded, study):
-    rows = [r for r in study.rows if r.case.id == "a"]
-    logged = [
-        Interaction(
-            "i",
-            tuple(r.case.messages),
-            AssistantReply(r.text or "x", tuple(r.token_ids)),
-            Followup(r.case.feedback_followup),
-        )
-        for r in rows
-    ]
-    for row, found in zip(rows, signals(*loaded, logged)):
-        assert (
-            row.signal("related") == pytest.approx(found.advantage, abs=1e-5)
-            and row.token_ids == found.ids
-        )
-
-
-def test_the_same_context_twice_gives_nothing(loaded):
-    row = _score_reply(
-        loaded,
-        CASES[1],
-        _write_replies(loaded, CASES[1:])[0],
-        config=HindsightConfig("{followup}"),
-    )
-    assert row.signal("empty") == [0.0] * len(row.plain) and max(map(abs, row.kl["empty"])) < 1e-6
 
 
 def test_a_reply_of_one_token_and_follow_ups_that_cannot_be_used(loaded):
     case = replace(CASES[0], unrelated_followup=" ", feedback_followup="no " * 400)
     row = _score_reply(loaded, case, Completion([5], "x", "length"))
-    assert list(row.hindsight) == ["praise", "empty"] and len(row.plain) == 1
-    assert row.skipped["unrelated"] == "empty follow-up" and row.skipped["related"].startswith(
-        "follow-up too long"
-    )
-    lines = _SignalStudy([row]).lines()
-    assert {line.followup for line in lines} == {"praise", "empty"} and all(
-        math.isnan(line.interval.low) for line in lines
-    )
-    assert "Not scored: empty follow-up" in _reply_html(row, "unrelated")
+    assert list(row.signals) == ["empty", "praise"] and len(row.tokens) == 1
+    assert row.skipped == {"unrelated": "empty follow-up", "related": "follow-up too long"}
+    means = {(r.model, r.metric): r for r in _signal_results([row]).rows}
+    assert math.isnan(means["related", "mean A"].mean) and means["empty", "mean A"].n == 1
+    assert "Not scored: empty follow-up" in _reply_html(row, "unrelated", 1.0)
 
 
 # ---- sums
 
 
-def told(case, plain, **hindsight):
-    return _SignalRow(
-        case, "", list(range(len(plain))), [f"t{i}" for i in range(len(plain))], plain, hindsight
-    )
+def scored(case, **signals):
+    tokens = [f"t{i}" for i in range(len(next(iter(signals.values()))))]
+    return _ScoredReply(case, "", tokens, signals)
 
 
 def test_a_contrast_compares_replies_with_themselves():
     rows = [
-        told(
+        scored(
             replace(CASES[0], id=f"c{i}", tag="even" if i % 2 == 0 else "odd"),
-            [0.0, 0.0],
             related=[i + 1.0, -i - 1.0],
             unrelated=[float(i), -float(i)],
-            empty=[0.0, math.nan],
+            empty=[0.0, 0.0],
         )
         for i in range(6)
     ]
-    lines = {line[:3]: line.interval for line in _SignalStudy(rows).lines()}
-    assert (
-        lines["all", "related − unrelated", "size"][:3] == pytest.approx((1, 1, 1))
-        and lines["all", "related", "size"].value == 3.5
-    )
-    assert (
-        lines["all", "related", "size"].low < 3.5 - 0.5
-        and lines["odd", "related", "size"].value == 4
-        and lines["odd", "related", "size"].n == 3
-    )
-    assert (
-        lines["all", "empty", "mean"].value == 0
-        and lines["all", "related", "moved"].value == 1
-        and lines["all", "related", "total"].value == 0
-    )
+    found = _signal_results(rows)
+    means = {(r.model, r.metric, r.level): r for r in found.rows}
+    gaps = {(p.a, p.b, p.metric, p.level): p for p in found.paired}
+    gap = gaps["related", "unrelated", "mean |A|", "all"]
+    assert (gap.diff, gap.low, gap.high) == pytest.approx((1, 1, 1))
+    size = means["related", "mean |A|", "all"]
+    assert size.mean == 3.5 and size.low < 3
+    assert means["related", "mean |A|", "odd"].mean == 4
+    assert means["related", "mean |A|", "odd"].n == 3
+    assert means["empty", "mean A", "all"].mean == 0
+    assert means["related", "share moved", "all"].mean == 1
+    assert means["related", "sum of A", "all"].mean == 0
 
 
 def test_replies_to_one_case_are_one_cluster():
-    rows = [told(CASES[0], [0.0], related=[float(i)]) for i in range(4)]
-    assert math.isnan(
-        next(line for line in _SignalStudy(rows).lines() if line.metric == "mean").interval.low
-    )
-    talks = [
-        replace(row, case=replace(row.case, id=f"c{i}", cluster=cluster))
-        for i, (row, cluster) in enumerate(zip(rows, "xxyy"))
+    rows = [scored(replace(CASES[0], id=f"c{i}"), related=[float(i)]) for i in range(4)]
+    drawn = [
+        row._replace(case=replace(row.case, cluster=cluster)) for row, cluster in zip(rows, "xxyy")
     ]
     wide, narrow = (
-        next(line for line in _SignalStudy(some).lines() if line.metric == "mean").interval
-        for some in (talks, [replace(row, case=replace(row.case, cluster="")) for row in talks])
+        next(r for r in _signal_results(some).rows if (r.model, r.metric) == ("related", "mean A"))
+        for some in (drawn, rows)
     )
-    assert (wide.low, wide.high) == (0.5, 2.5) and narrow.value == wide.value == 1.5, (
-        "replies of one conversation are drawn together"
+    assert (wide.low, wide.high) == (0.5, 2.5) and narrow.mean == wide.mean == 1.5, (
+        "copies of one case are drawn together"
     )
 
 
@@ -300,38 +213,25 @@ def test_replies_to_one_case_are_one_cluster():
 @pytest.mark.parametrize("text", HOSTILE)
 def test_what_models_and_files_say_stays_text(text):
     case = _SignalCase(text, text, text, text, text)
-    row = _SignalRow(
-        case,
-        text,
-        [1, 2],
-        [text, text],
-        [-1.0, -1.0],
-        {"related": [-0.5, math.nan], "empty": [-1.5, -1.0]},
-    )
-    study = _SignalStudy([row])
-    read(_reply_html(row, "related"))
-    _signal_figure(study).savefig(io.BytesIO())
-    study.table().markdown()
+    row = _ScoredReply(case, text, [text, text], {"related": [0.5, 0.1], "empty": [-0.5, 0.0]})
+    read(_reply_html(row, "related", 1.0))
+    read(markdown_html(_signal_tables(_signal_results([row]))))
 
 
 # ---- files and the command
 
 
-def test_results_are_whole_or_absent(tmp_path, study):
-    folder = _save_study(study, tmp_path / "out")
-    kept = json.loads((folder / "signals.json").read_text())
-    assert {p.name for p in folder.iterdir()} == {"signals.html", "signals.json", "signals.png"}
-    assert kept["replies"][0]["plain"] == study.rows[0].plain
-    with pytest.raises(TypeError):
-        _save_study(replace(study, about={"bad": object()}), folder)
-    assert json.loads((folder / "signals.json").read_text()) == kept
-
-
-def test_a_folder_of_other_things_is_left_alone(tmp_path, study):
+def test_results_are_written_beside_what_lies_there(tmp_path, study):
     (tmp_path / "mine.txt").write_text("precious")
-    with pytest.raises(ConfigError, match="holds other things"):
-        _save_study(study, tmp_path)
-    assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
+    tables = _save_study(study, {"model": "tiny"}, tmp_path)
+    stored = json.loads((tmp_path / "signals.json").read_text())
+    assert {p.name for p in tmp_path.iterdir()} == {
+        "mine.txt",
+        "signals.html",
+        "signals.json",
+    }
+    assert stored["replies"][0]["signals"]["related"] == study[0].signals["related"]
+    assert stored["about"] == {"model": "tiny"} and "related − unrelated" in tables
 
 
 @pytest.mark.skipif(not SHARED.is_file(), reason="needs sdpo_signal_cases below HUMANLM_DATA")
@@ -355,7 +255,7 @@ def test_the_command_measures_the_published_cases(tmp_path, capsys):
     assert signals_command(argv) == 0
     shown = capsys.readouterr().out
     assert "its numbers mean nothing" in shown and all(
-        f"related − {name}" in shown for name in FOLLOWUPS[1:]
+        f"related − {name}" in shown for name in FOLLOWUPS[:-1]
     )
     assert json.loads((tmp_path / "out" / "signals.json").read_text())["about"][
         "warning"

@@ -106,7 +106,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing_and_is_said(chat):
 
 @pytest.mark.parametrize("form", ["sampled", "topk", "full"])
 def test_the_signal_that_is_kept_is_the_one_of_the_weights_before(form):
-    chat = new_chat(sdpo=LiveSignal(form), steps=2)
+    chat = new_chat(sdpo=LiveSignal(form))
     chat.say(SAID[0])
     before, asked = weights(chat), replace(chat.pending, followup=Followup(SAID[1]))
     expected = signals(*chat.loaded, [asked])[0].advantage
@@ -137,11 +137,10 @@ def test_a_model_that_is_not_there_leaves_no_folder_and_none_is_promised(tmp_pat
     assert not (tmp_path / "chat").exists()
     with pytest.raises(ConfigError) as said:
         chat_command([*args[:3], str(Path(__file__).parent)])
-    assert "is not empty" in str(said.value) and "goes on" not in str(said.value)
+    assert "is not empty" in str(said.value)
 
 
-def test_a_terminal_gets_colours_and_nothing_that_it_would_obey():
-    red = _signal_text([" red\x1b[2J"], [-1.0], colours=True)
-    assert red == "\x1b[30;48;5;196m·red\ufffd[2J\x1b[0m"
+def test_a_terminal_gets_nothing_that_it_would_obey():
+    assert _signal_text([" red\x1b[2J"], [-1.0]) == "·red\ufffd[2J[-1.0]"
     assert "\x1b" not in _signal_text(["a\x1b"], [1.0])
     assert _spoken_plainly("a\x07\nb") == "a\ufffd\nb"

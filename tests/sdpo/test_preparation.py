@@ -1,15 +1,13 @@
 "Prompts and interactions of logs: the rules of each set, every reason counted, whole files."
 
-import csv
 import json
-from collections import Counter
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from humanlm.core.basics import DataError, read_jsonl, to_json, write_jsonl
-from humanlm.data.files import RowFault
+from humanlm.data.files import Faults, RowFault
 from humanlm.sdpo.__main__ import main
 from humanlm.sdpo.hindsight import ROLES, is_blank, problem, read_interactions
 from humanlm.sdpo.preparation import (
@@ -17,15 +15,11 @@ from humanlm.sdpo.preparation import (
     KINDS,
     TLDR_MARK,
     TLDR_SYSTEM,
-    _any_prompt,
     _helpsteer2,
     _interactions_of,
-    _marked_turns,
     _prepare_files,
     _PrepareConfig,
-    _Tally,
     _tldr,
-    read_prompts,
 )
 
 
@@ -47,25 +41,30 @@ def run(kind, rows, folder, validation=None, **settings):
     write_jsonl(folder / "in.jsonl", rows)
     if validation is not None:
         settings["validation"] = str(write_jsonl(folder / "val.jsonl", validation))
-    tallies = _prepare_files(
+    counts = _prepare_files(
         kind, _PrepareConfig(train=str(folder / "in.jsonl"), **settings), folder / "out"
     )
     return {
         split: (
             read_jsonl(folder / f"out/{split}.jsonl"),
-            dict(t.row_faults.counts),
-            dict(t.reply_faults.counts),
+            named(counts[split], "row"),
+            named(counts[split], "reply"),
         )
-        for split, t in tallies.items()
+        for split in counts
+    }
+
+
+def named(counts, what):
+    "Reasons for which rows, or replies, were left out"
+    return {
+        name.partition(": ")[2]: n
+        for name, n in counts.counts.items()
+        if name.startswith(f"{what}: ")
     }
 
 
 ROW_REASONS = {
-    "no prompt",
     "no conversation",
-    "does not end with the user",
-    "system message in the middle",
-    "unknown role",
     "empty prompt",
     "empty reply",
     "several turns in one text",
@@ -145,54 +144,11 @@ def test_rules_of_helpsteer2_in_their_order():
     assert _helpsteer2({"prompt": "p" * 2048, "response": "x" * 2048})
 
 
-# Any prompts
-
-
-def test_prompts_in_every_form():
-    asked = {"messages": talk("Hi")}
-    for row in (
-        {"prompt": "Hi"},
-        {"text": " Hi "},
-        {"prompt": talk("Hi")},
-        {"messages": talk("Hi", names=("from", "value"))},
-        {"messages": json.dumps(talk("Hi"))},
-        {"turns": ["Hi"]},
-        {"prompt": None, "text": "Hi"},
-        {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]},
-    ):
-        assert _any_prompt(row) == asked, row
-    assert _any_prompt({"turns": ["Hi", "Again"]}) == asked | {"followup": "Again"}
-    assert _any_prompt({"turns": ["Hi", "  "]}) == asked
-    for text in ("[1, 2] sort this", "[1, 2]", '["a"]', "[", "[]"):
-        assert _any_prompt({"prompt": text}) == {"messages": talk(text)}
-
-
-@pytest.mark.parametrize(
-    "row, why",
-    [
-        ({}, "no prompt"),
-        ({"prompt": 3}, "no prompt"),
-        ({"messages": talk("a", "b")}, "does not end with the user"),
-        ({"prompt": " \u200b"}, "empty prompt"),
-        ({"messages": [*talk("a"), {"role": "tool", "content": "x"}, *talk("b")]}, "unknown role"),
-        (
-            {"messages": [*talk("a", "b"), {"role": "system", "content": "x"}, *talk("c")]},
-            "system message in the middle",
-        ),
-        ({"prompt": "x" * 100_001}, "prompt too long"),
-        ({"messages": talk("x" * 100_001, "b", "c")}, "prompt too long"),
-        ({"turns": []}, "does not end with the user"),
-    ],
-)
-def test_prompts_that_are_left_out(row, why):
-    assert reason(_any_prompt, row) == why
-
-
 # Interactions
 
 
 def test_each_reply_between_two_user_messages_is_an_interaction():
-    made = list(_interactions_of(talk("a", "b", "c", "d", "e", "f", "g", "h", "i"), "conv"))
+    made = list(_interactions_of(talk(*"abcdefghi"), "conv", Faults()))
     assert [
         (i.id, i.completion.text, i.followup.text, [m["content"] for m in i.messages], i.turn)
         for i in made
@@ -212,11 +168,10 @@ def test_the_last_message_is_the_users_whatever_the_log_misses():
         {"role": "assistant", "content": "b2"},
         *talk("c", "d", "e"),
     ]
-    tally = _Tally()
+    tally = Faults()
     made = list(_interactions_of(log, "conv", tally))
-    assert (
-        tally.reply_faults.counts == {"missing turn": 2, "no follow-up": 1} and tally.replies == 4
-    )
+    assert named(tally, "reply") == {"missing turn": 2, "no follow-up": 1}
+    assert tally.counts["replies found"] == 4
     assert [
         ([m["content"] for m in i.messages], i.completion.text, i.followup.text, i.filters)
         for i in made
@@ -225,27 +180,28 @@ def test_the_last_message_is_the_users_whatever_the_log_misses():
 
 def test_system_messages():
     first = {"role": "system", "content": "Be brief."}
-    made = list(_interactions_of([first, *talk(*"abcdefghi")], "conv"))
+    made = list(_interactions_of([first, *talk(*"abcdefghi")], "conv", Faults()))
     assert [m["content"] for m in made[3].messages] == ["Be brief.", *"cdefg"]
     assert not made[3].filters
-    tally = _Tally()
+    tally = Faults()
     made = list(
         _interactions_of([*talk("a", "b", "c"), first, *talk("d", "e", "f")], "conv", tally)
     )
-    assert [i.completion.text for i in made] == ["b"] and tally.reply_faults.counts == {
-        "system message in the middle": 1
-    }
+    assert [i.completion.text for i in made] == ["b"]
+    assert named(tally, "reply") == {"system message in the middle": 1}
     assert [
         [m["role"] for m in i.messages]
-        for i in _interactions_of([first | {"content": " "}, *talk("a", "b", "c")], "conv")
+        for i in _interactions_of(
+            [first | {"content": " "}, *talk("a", "b", "c")], "conv", Faults()
+        )
     ] == [["user"]]
 
 
 def test_replies_that_tell_what_a_tool_found_are_left_out():
-    tool, tally = {"role": "tool", "content": "{}"}, _Tally()
+    tool, tally = {"role": "tool", "content": "{}"}, Faults()
     log = [*talk("a", ""), tool, {"role": "assistant", "content": "It is 5."}, *talk("b", "c", "d")]
     made = list(_interactions_of(log, "conv", tally))
-    assert tally.reply_faults.counts == {"empty reply": 1, "reply rests on a tool": 1}
+    assert named(tally, "reply") == {"empty reply": 1, "reply rests on a tool": 1}
     assert [([m["content"] for m in i.messages], i.completion.text, i.filters) for i in made] == [
         (["b"], "c", ("history begins after a gap",))
     ]
@@ -262,14 +218,14 @@ def test_replies_that_tell_what_a_tool_found_are_left_out():
     ),
 )
 def test_whatever_the_log_each_interaction_can_be_learned_from(log):
-    messages, tally = [{"role": role, "content": text} for role, text in log], _Tally()
+    messages, tally = [{"role": role, "content": text} for role, text in log], Faults()
     made = list(_interactions_of(messages, "conv", tally))
     assert (
-        tally.replies
+        tally.counts["replies found"]
         == sum(role == "assistant" for role, _ in log)
-        == len(made) + tally.reply_faults.counts.total()
+        == len(made) + sum(named(tally, "reply").values())
     )
-    assert {*tally.reply_faults.counts} <= REPLY_REASONS
+    assert {*named(tally, "reply")} <= REPLY_REASONS
     for i in made:
         roles = [m["role"] for m in i.messages]
         own = roles[roles[0] == "system" :]
@@ -348,27 +304,6 @@ def test_wildchat(tmp_path):
     } and reply_faults == {"the same again": 1}
 
 
-def test_texts_with_marked_turns():
-    assert _marked_turns("\n\nHuman: a: b\n\nc\n\nAssistant: d\n\nHuman: e") == talk(
-        "a: b\n\nc", "d", "e"
-    )
-    assert _marked_turns(
-        "user: a\nb\nassistant: None\ntool: {}\nassistant: c\nuser: ###STOP###"
-    ) == [
-        *talk("a\nb", ""),
-        {"role": "tool", "content": "{}"},
-        {"role": "assistant", "content": "c"},
-        {"role": "user", "content": ""},
-    ]
-    assert _marked_turns("user: a\nassistant: b\nuser: thanks! ###STOP###") == talk(
-        "a", "b", "thanks!"
-    )
-    assert _marked_turns("\n\nHuman: None\n\nAssistant: None") == talk("None", "None")
-    for text in ("", "hello", "He said\n\nHuman: x", "Human:", "user", "userx: a"):
-        with pytest.raises(RowFault, match="no conversation"):
-            _marked_turns(text)
-
-
 def test_a_conversation_is_the_same_from_every_file(tmp_path):
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -376,17 +311,13 @@ def test_a_conversation_is_the_same_from_every_file(tmp_path):
     said, made = talk('wo ist es, "dort"?', "Da.\nHier.", "[\u00e4]{followup}"), {}
     write_jsonl(tmp_path / "a.jsonl", [{"id": "x", "messages": said}])
     pq.write_table(pa.table({"id": ["x"], "messages": [said]}), tmp_path / "a.parquet")
-    with open(tmp_path / "a.csv", "w", newline="", encoding="utf-8") as f:
-        writer = csv.writer(f)
-        writer.writerow(["id", "messages"]), writer.writerow(["x", json.dumps(said)])
-    for name in ("a.jsonl", "a.parquet", "a.csv"):
+    for name in ("a.jsonl", "a.parquet"):
         _prepare_files(
             "dialogues", _PrepareConfig(train=str(tmp_path / name)), tmp_path / f"out-{name[2:]}"
         )
         made[name] = read_interactions(tmp_path / f"out-{name[2:]}/train.jsonl")
     assert (
-        made["a.jsonl"] == made["a.parquet"] == made["a.csv"]
-        and made["a.csv"][0].followup.text == "[ä]{followup}"
+        made["a.jsonl"] == made["a.parquet"] and made["a.jsonl"][0].followup.text == "[ä]{followup}"
     )
 
 
@@ -416,7 +347,7 @@ def test_counts_add_up_and_are_kept(tmp_path):
     tallies = _prepare_files(
         "dialogues", _PrepareConfig(train=str(tmp_path / "in.jsonl")), tmp_path / "out"
     )
-    assert tallies["train"].lines() == {
+    assert tallies["train"].counts == {
         "rows read": 4,
         "row: too few messages": 2,
         "row: broken JSON": 1,
@@ -426,42 +357,17 @@ def test_counts_add_up_and_are_kept(tmp_path):
     }
     kept = json.loads((tmp_path / "out/prepare.json").read_text())
     assert (
-        kept["kind"] == "dialogues"
-        and kept["splits"]["train"]["counts"] == tallies["train"].lines()
+        kept["kind"] == "dialogues" and kept["splits"]["train"]["counts"] == tallies["train"].counts
     )
-    assert "in.jsonl, row 2" in str(kept["splits"]["train"]["examples"]["rows"]["broken JSON"])
-
-
-def test_a_limit_mixes_rows_with_the_seed_and_stops(tmp_path):
-    rows = [{"prompt": f"p{i}"} for i in range(50)]
-    first, again, other = (
-        run("prompts", rows, tmp_path, limit=5, seed=seed)["train"][0] for seed in (1, 1, 2)
-    )
-    assert (
-        first == again != other
-        and len(first) == len(other) == 5
-        and first != [{"id": f"in-{i}", "messages": talk(f"p{i - 1}")} for i in range(1, 6)]
-    )
-    assert len(run("prompts", rows, tmp_path, limit=500)["train"][0]) == 50
-    found = run(
-        "dialogues",
-        [{"messages": talk(f"{i}", "b", "c", "d", "e")} for i in range(9)],
-        tmp_path,
-        limit=2,
-    )["train"][0]
-    assert (
-        Counter(row["conversation_id"] for row in found).most_common()
-        == [(name, 2) for name in dict.fromkeys(row["conversation_id"] for row in found)]
-        and len(found) == 4
-    )
+    assert "in.jsonl, row 2" in str(kept["splits"]["train"]["examples"]["row: broken JSON"])
 
 
 def test_files_are_whole_or_absent(tmp_path):
-    run("prompts", [{"prompt": "a"}], tmp_path)
+    run("dialogues", [{"messages": talk("a", "b", "c")}], tmp_path)
     before = {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir()}
     assert sorted(before) == ["prepare.json", "train.jsonl"]
-    with pytest.raises(DataError, match="Nothing of .*val.jsonl can be used as prompts"):
-        run("prompts", [{"prompt": "b"}], tmp_path, validation=[{"prompt": ""}])
+    with pytest.raises(DataError, match="Nothing of .*val.jsonl can be used as dialogues"):
+        run("dialogues", [{"messages": talk(*"xyz")}], tmp_path, validation=[{"messages": []}])
     assert {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir()} == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in.jsonl", "out", "val.jsonl"]
 
@@ -496,12 +402,12 @@ def test_the_command_says_what_it_did(tmp_path, capsys):
 
 
 def test_a_dry_run_writes_nothing_and_calls_nobody(tmp_path, capsys):
-    write_jsonl(tmp_path / "log.jsonl", [{"prompt": "a"}])
+    write_jsonl(tmp_path / "log.jsonl", [{"messages": talk("a", "b", "c")}])
     assert (
         main(
             [
                 "prepare",
-                "prompts",
+                "dialogues",
                 "--prepare.train",
                 str(tmp_path / "log.jsonl"),
                 "--prepare.out",
@@ -520,8 +426,8 @@ def test_a_dry_run_writes_nothing_and_calls_nobody(tmp_path, capsys):
     "line, said",
     [
         (["tldrr"], "Did you mean 'tldr'"),
-        (["prompts"], "--prepare.train"),
-        (["prompts", "--prepare.train", "missing.jsonl"], "no such file"),
+        (["dialogues"], "--prepare.train"),
+        (["dialogues", "--prepare.train", "missing.jsonl"], "no such file"),
     ],
 )
 def test_a_wrong_line_says_what_is_right(line, said, tmp_path, capsys, monkeypatch):
@@ -539,45 +445,3 @@ def test_a_set_that_cannot_be_had_is_one_sentence(kind, tmp_path, capsys):
         and said.count("\n") == 1
         and not (tmp_path / "made").exists()
     )
-
-
-# Reading prompts
-
-
-def test_prompts_of_both_forms_and_interactions_are_read(tmp_path):
-    write_jsonl(
-        tmp_path / "p.jsonl",
-        [
-            {"prompt": "a"},
-            {"id": "own", "messages": talk("a", "b", "c"), "followup": "d"},
-            {"prompt": "e", "followup": " "},
-            {"id": 0, "prompt": "f"},
-        ],
-    )
-    assert read_prompts(tmp_path / "p.jsonl") == [
-        {"id": "1", "messages": talk("a")},
-        {"id": "own", "messages": talk("a", "b", "c"), "followup": "d"},
-        {"id": "3", "messages": talk("e")},
-        {"id": "0", "messages": talk("f")},
-    ]
-    run("dialogues", [{"id": "x", "messages": talk("a", "b", "c")}], tmp_path)
-    assert read_prompts(tmp_path / "out/train.jsonl") == [
-        {"id": "x_1", "messages": talk("a"), "followup": "c", "conversation_id": "x"}
-    ]
-
-
-@pytest.mark.parametrize(
-    "row, said",
-    [
-        ({"text": "a"}, "no prompt"),
-        ({"prompt": 3}, "no prompt"),
-        ({"prompt": ""}, "empty prompt"),
-        ({"messages": talk("a", "b")}, "the last message is of assistant"),
-        ({"prompt": "a", "followup": 3}, "must hold text"),
-        ({"prompt": "x" * 100_001}, "too long"),
-    ],
-)
-def test_a_wrong_prompt_is_named_with_file_and_row(row, said, tmp_path):
-    write_jsonl(tmp_path / "p.jsonl", [{"prompt": "fine"}, row])
-    with pytest.raises(DataError, match=rf"p\.jsonl, row 2: .*{said}"):
-        read_prompts(tmp_path / "p.jsonl")

@@ -2,18 +2,19 @@
 
 import math
 import os
+import re
 from copy import deepcopy
 from pathlib import Path
 
 import pytest
 
+from humanlm.core.basics import read_jsonl, write_jsonl
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.prompts import end_id
 from humanlm.sdpo.hindsight import (
     AssistantReply,
     Followup,
-    HindsightConfig,
     Interaction,
     SDPOConfig,
     contexts,
@@ -22,54 +23,61 @@ from humanlm.sdpo.hindsight import (
     reply_ids,
 )
 from humanlm.sdpo.method import logged_row, offline, sdpo_method, signals
-from humanlm.sdpo.preparation import _prepare_files, _PrepareConfig, read_prompts
+from humanlm.sdpo.preparation import _prepare_files, _PrepareConfig
 from humanlm.training.options import trainer_args
 from humanlm.training.trainer import MethodTrainer
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
 pytestmark = pytest.mark.skipif(
     not (DATA / "mt_bench").is_dir(),
-    reason="set HUMANLM_DATA to a folder with mt_bench, hh_rlhf_mild, wildchat_prompts and "
-    "tau_bench",
+    reason="set HUMANLM_DATA to a folder with mt_bench, hh_rlhf_mild and tau_bench",
 )
 SHAPE = ModelConfig(
     vocab=512, hidden=32, layers=2, heads=2, kv_heads=2, head_dim=16, mlp=64, template="chatml"
 )
 FILES = {
-    "mt_bench": ("prompts", "questions"),
-    "wildchat_prompts": ("prompts", "prompts"),
-    "hh_rlhf_mild": ("dialogues", "examples"),
-    "tau_bench": ("dialogues", "few_shot_dialogues"),
+    "hh_rlhf_mild": ("examples", r"(?:^|\n\n)(Human|Assistant):"),
+    "tau_bench": ("few_shot_dialogues", r"(?m)^(user|assistant|tool|system):(?= |$)"),
 }
+
+
+def dialogue(row, mark):
+    "The messages of a text with marked turns; what is written for a call of a tool is none"
+    text = next(v for v in (row.get("chosen"), row.get("messages_display")) if v)
+    _, *parts = re.split(mark, text)
+    texts = [said.strip().removesuffix("###STOP###").rstrip() for said in parts[1::2]]
+    roles = [role.lower().replace("human", "user") for role in parts[::2]]
+    return [
+        {"role": role, "content": "" if (role, said) == ("assistant", "None") else said}
+        for role, said in zip(roles, texts)
+    ]
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
     "What preparation makes of each set: folder, counts"
     room = tmp_path_factory.mktemp("prepared")
-    return {
-        name: (
-            room / name,
-            _prepare_files(
-                kind, _PrepareConfig(train=str(DATA / name / f"{file}.jsonl")), room / name
-            )["train"],
-        )
-        for name, (kind, file) in FILES.items()
-    }
+    made = {}
+    for name, (file, mark) in FILES.items():
+        rows = read_jsonl(DATA / name / f"{file}.jsonl")
+        file = write_jsonl(room / f"{name}.jsonl", [{"messages": dialogue(r, mark)} for r in rows])
+        counts = _prepare_files("dialogues", _PrepareConfig(train=str(file)), room / name)
+        made[name] = room / name, counts["train"]
+    return made
 
 
 @pytest.fixture(scope="module")
 def logs(prepared):
     "Interactions of the real dialogues, and of the questions with a reply in between"
-    prompts = list(read_prompts(prepared["mt_bench"][0] / "train.jsonl"))
+    questions = read_jsonl(DATA / "mt_bench" / "questions.jsonl")
     made = [
         Interaction(
-            p["id"],
-            tuple(p["messages"]),
+            str(i),
+            ({"role": "user", "content": row["turns"][0]},),
             AssistantReply("Here is a first answer.", model="made up"),
-            Followup(p["followup"]),
+            Followup(row["turns"][1]),
         )
-        for p in prompts
+        for i, row in enumerate(questions)
     ]
     return {"mt_bench": made} | {
         name: read_interactions(prepared[name][0] / "train.jsonl")
@@ -89,9 +97,7 @@ def tiny(logs):
 
 
 def test_counts_of_the_real_files(prepared):
-    assert {name: tally.lines() for name, (_, tally) in prepared.items()} == {
-        "mt_bench": {"rows read": 45, "kept": 45},
-        "wildchat_prompts": {"rows read": 155, "kept": 155},
+    assert {name: tally.counts for name, (_, tally) in prepared.items()} == {
         "hh_rlhf_mild": {"rows read": 5, "replies found": 16, "reply: no follow-up": 5, "kept": 11},
         "tau_bench": {
             "rows read": 47,
@@ -108,17 +114,17 @@ def test_counts_of_the_real_files(prepared):
 
 def test_real_interactions_are_scored_in_both_contexts(logs, tiny):
     model, tok = tiny
-    hindsight, skipped = HindsightConfig(), {}
+    skipped = {}
     for name, some in logs.items():
         fit = [
             i
             for i in some
-            if not problem(i.messages, i.completion.text, i.followup.text, tok, hindsight, 1024)
+            if not problem(i.messages, i.completion.text, i.followup.text, tok, 1024)
         ]
         skipped[name] = len(some) - len(fit)
         chosen = sorted(fit, key=lambda i: len(str(i.messages)) + len(i.completion.text))[:6]
-        for i, signal in zip(chosen, signals(model, tok, chosen, hindsight, 1024), strict=True):
-            both = contexts(tok, i.messages, i.followup.text, hindsight, 1024)
+        for i, signal in zip(chosen, signals(model, tok, chosen, 1024), strict=True):
+            both = contexts(tok, i.messages, i.followup.text, 1024)
             assert (
                 signal.ids == reply_ids(tok, i.completion)
                 and signal.ids[-1] == end_id(tok)
@@ -138,7 +144,7 @@ def test_training_offline_on_real_logs(logs, tiny, form, tmp_path):
         i
         for name in logs
         for i in logs[name]
-        if not problem(i.messages, i.completion.text, i.followup.text, tok, HindsightConfig(), 256)
+        if not problem(i.messages, i.completion.text, i.followup.text, tok, 256)
     ]
     rows = [logged_row(i, tok, 256, 32) for i in some[:: len(some) // 8][:8]]
     args = trainer_args(
@@ -161,7 +167,7 @@ def test_training_offline_on_real_logs(logs, tiny, form, tmp_path):
     trainer = MethodTrainer(
         model,
         tok,
-        sdpo_method(SDPOConfig(form), offline(), model, tok, HindsightConfig(), 256),
+        sdpo_method(SDPOConfig(form), offline(), model, tok, 256),
         rows,
         args,
         None,

@@ -268,57 +268,6 @@ def test_a_user_who_never_answers_ends_the_run_with_the_reason(tmp_path):
         )
 
 
-def test_measuring_on_the_way_really_happens_and_the_best_checkpoint_counts(tmp_path):
-    "In the published code evaluation never ran"
-    run = fit(
-        settings(
-            tmp_path,
-            run={"validate": 2},
-            user={"tastes": ["short"], "steps_each": 0},
-            trainer={"max_steps": 4},
-        )
-    )
-    found = [row for row in read_jsonl(run / "metrics.jsonl") if "eval_validation" in row]
-    assert [row["step"] for row in found] == [2, 4] and all(
-        0 <= row["eval_validation"] <= 1 for row in found
-    )
-
-
-@pytest.mark.parametrize(
-    "user, tastes, fault",
-    [
-        ("rule/thanks", [], "validate needs a taste by rule"),
-        ("rule/empty", [], "validate needs a taste by rule"),
-        ("rule/unrelated", ["short", "poetic"], "validate needs a taste by rule"),
-        ("rule/thanks", ["short"], ""),
-        ("rule/short+casual", [], ""),
-    ],
-)
-def test_measuring_on_the_way_wants_a_taste_that_can_be_measured(user, tastes, fault):
-    argv = ["--run.recipe", "sdpo", "--user.model", user, "--run.validate", "50"]
-    recipe, found = read_settings([*argv, "--preference.tastes", json.dumps(tastes)])
-    if not fault:
-        return recipe.check(found)
-    with pytest.raises(HumanLMError, match=fault):
-        recipe.check(found)
-
-
-def test_the_distance_from_the_start_is_trls_in_the_sampled_form_and_exact_in_the_others(tmp_path):
-    for form in ("sampled", "full"):
-        run = fit(
-            settings(
-                tmp_path,
-                run={"name": form},
-                user={"tastes": ["short"], "steps_each": 0},
-                sdpo={"kl": 0.5, "form": form, "teacher": "frozen"},
-                trainer={"max_steps": 2},
-            )
-        )
-        assert len(logged(run, "online")) == 2 and ("kl" in logged(run, "online")[-1]) == (
-            form == "sampled"
-        )
-
-
 @pytest.mark.parametrize(
     "flags, said",
     [

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from humanlm.core.basics import ConfigError
-from humanlm.sdpo.styles import ALIASES, CHECKS, STYLES, TASTES, find_style, measures
+from humanlm.sdpo.styles import ALIASES, CHECKS, STYLES, TASTES, find_trait, measures
 from humanlm.worlds.requests import WISHES, draw_traits, granted, write_reply
 
 PUBLISHED = """
@@ -133,7 +133,7 @@ def test_tastes_see_the_traits_of_the_toy_world(wish):
 
 def test_the_31_keys_are_those_published_and_the_wrong_spelling_has_an_alias():
     assert list(STYLES) == PUBLISHED and len(STYLES) == 31
-    assert {alias: find_style(alias).key for alias in ALIASES} == {
+    assert {alias: find_trait(alias).key for alias in ALIASES} == {
         "answer_directly_reduce_formatting": "answer_direclty_reduce_formatting"
     }
     corners = {style.axes for style in STYLES.values() if style.axes}
@@ -144,7 +144,7 @@ def test_the_31_keys_are_those_published_and_the_wrong_spelling_has_an_alias():
         for c in ("beginner", "expert")
     }
     with pytest.raises(ConfigError, match="Did you mean 'poetic'"):
-        find_style("poetik")
+        find_trait("poetik")
 
 
 LONG = "You take the pan, next you fill it with water, then you put it on the stove and wait. " * 12

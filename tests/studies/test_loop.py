@@ -5,24 +5,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from humanlm.core.basics import run_sync
-from humanlm.environments.people import VIEWS
-from humanlm.evaluation.outcome import Arms
-from humanlm.gyms.protocol import ToolCall, UserError, find_gym
-from humanlm.gyms.recipe import PARTS
-from humanlm.studies.assistants import FollowupLearner, Listener
-from humanlm.studies.loop import (
+from experiments.loop import (
     ALIGNMENTS,
     MISTAKEN,
     OUTCOMES,
     PEOPLE,
     POLITE,
+    SILENCE,
     UNTRAINED,
+    FollowupLearner,
+    Listener,
     _LoopStudy,
     _persons,
     recipe,
+    scenes,
 )
-from humanlm.studies.scenes import SILENCE, scenes
+from humanlm.core.basics import run_sync
+from humanlm.environments.people import VIEWS
+from humanlm.evaluation.outcome import Arms
+from humanlm.gyms.protocol import ToolCall, UserError, find_gym
+from humanlm.gyms.recipe import PARTS
 from humanlm.training.run import read_settings
 from humanlm.training.stages import fit
 from humanlm.training.trials import Trial, experiment_settings, trials_of
@@ -30,7 +32,7 @@ from humanlm.worlds.states import OPPOSED, VALUES
 
 CONFIG = str(Path(__file__).parents[2] / "configs/experiments/loop.yaml")
 TINY = """
-run: {recipe: "humanlm.studies.loop:recipe", name: seed-0, methods: [sft], report: false}
+run: {recipe: "experiments.loop:recipe", name: seed-0, methods: [sft], report: false}
 loop: {tasks: 2, test_n: 2, dialogues: 200, updates: 20}
 data: {max_train: 200, max_test: 4}
 world: {users: 36, replies_per_user: 12}
