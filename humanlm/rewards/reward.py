@@ -237,58 +237,51 @@ async def _judge_trajectories(
     scores |= {
         (int(score.id), q.level): score for q, group in zip(questions, answers) for score in group
     }
-    scores = _excuse_siblings(scores, trajectories)
-    if truth_inside:
-        scores = _lift_truth(scores, trajectories)
-    own = {i: {} for i in range(len(trajectories))}
-    for (i, level), score in scores.items():
-        own[i][level] = score
-    return [_note(t, own[i]) for i, t in enumerate(trajectories)]
+    by_row: list[dict[str, Score]] = [{} for _ in trajectories]
+    for group in map(_excuse_siblings, _by_group(scores, trajectories)):
+        for (i, level), score in (_lift_truth(group) if truth_inside else group).items():
+            by_row[i][level] = score
+    return [_note(t, own) for t, own in zip(trajectories, by_row)]
 
 # %% ../../nbs/20_rewards.ipynb #excuse_siblings
-def _excuse_siblings(
+def _by_group(
     scores: Mapping[tuple[int, str], Score],  # (position, level) → score
     trajectories: Sequence[Trajectory],
+) -> list[dict[tuple[int, str], Score]]:
+    "Part scores by group, row and level"
+    groups: dict[tuple[int, str, str], dict[tuple[int, str], Score]] = {}
+    for (i, level), score in scores.items():
+        t = trajectories[i]
+        groups.setdefault((t.group, t.row_id, level), {})[i, level] = score
+    return list(groups.values())
+
+
+def _excuse_siblings(
+    group: dict[tuple[int, str], Score],  # (position, level) → score, of one group and level
 ) -> dict[tuple[int, str], Score]:
     "Turn faults into `unsaid` where the siblings show that the truth says nothing of the level"
-    said: dict[tuple[int, str, str], set[str]] = {}
-
-    def place(i, level):
-        return trajectories[i].group, trajectories[i].row_id, level
-
-    for (i, level), score in scores.items():
-        said.setdefault(place(i, level), set()).add(score.status)
-
-    def excused(i, level, score):
-        found = said[place(i, level)]
-        return (
-            unsaid(score.id)
-            if excusable(score, level) and "unsaid" in found and "scored" not in found
-            else score
-        )
-
-    return {(i, level): excused(i, level, score) for (i, level), score in scores.items()}
+    statuses = {score.status for score in group.values()}
+    if "unsaid" not in statuses or "scored" in statuses:
+        return group
+    return {
+        (i, level): unsaid(score.id) if excusable(score, level) else score
+        for (i, level), score in group.items()
+    }
 
 # %% ../../nbs/20_rewards.ipynb #lift_truth
+TRUTH_COPY = "ground truth copy"
+
+
 def _lift_truth(
-    scores: Mapping[tuple[int, str], Score],  # (position, level) → score
-    trajectories: Sequence[Trajectory],
+    group: dict[tuple[int, str], Score],  # (position, level) → score, of one group and level
 ) -> dict[tuple[int, str], Score]:
     "Let the real reply count a little more than the best of its group, and 1 if it is alone"
-    best: dict[tuple[int, str, str], float] = {}
-    for (i, level), score in scores.items():
-        key, value = (trajectories[i].group, trajectories[i].row_id, level), score.value
-        if score.status != TRUTH_COPY and value == value:
-            best[key] = max(value, best.get(key, 0.0))
-
-    def lifted(i, level, score):
-        top = best.get((trajectories[i].group, trajectories[i].row_id, level), 1.0)
-        return replace(score, value=min(1.0, top + 0.1)) if score.status == TRUTH_COPY else score
-
-    return {(i, level): lifted(i, level, score) for (i, level), score in scores.items()}
-
-
-TRUTH_COPY = "ground truth copy"
+    others = [s.value for s in group.values() if s.status != TRUTH_COPY and s.value == s.value]
+    top = min(1.0, max(others, default=1.0) + 0.1)
+    return {
+        key: replace(score, value=top) if score.status == TRUTH_COPY else score
+        for key, score in group.items()
+    }
 
 # %% ../../nbs/20_rewards.ipynb #reading
 async def _reading(

@@ -11,7 +11,6 @@ from raw_rows import ROWS
 from humanlm.core.basics import run_sync
 from humanlm.core.config import HARMLESS
 from humanlm.data.records import Example, Message, Persona
-from humanlm.data.viz import score_grid
 from humanlm.hierarchy.levels import HIERARCHY, STATES
 from humanlm.hierarchy.prompts import HierarchyConfig, make_rows
 from humanlm.logs.replies import thread_examples
@@ -92,8 +91,6 @@ def test_hostile_candidates_break_no_judge(name, level, world):
         assert all(
             s.status in STATUSES and math.isnan(s.value) == (s.status == "unsaid") for s in scores
         )
-    shown = score_grid({s.id + request.candidates[s.id][:50]: {level: s} for s in scores})
-    assert "<script" not in shown and "\u202e" not in shown
 
 
 def test_config_reports_every_problem_at_once():
