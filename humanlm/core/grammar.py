@@ -173,19 +173,14 @@ def parse(
         raise SystemExit(0)
     files = {path: read_yaml(path) for path in line.files if path}
     known = _known_settings(groups)
-    problems = [
-        *_unknown_in_files(files, known),
-        *_unknown_on_line(line, known, inputs),
-        *_without_run(line, runs),
-    ]
+    problems = _odd_words(line, inputs, runs)
     values = {name: _defaults(kind) for name, kind in groups.items()}
-    for where, key, meanings in _assignments(files, line):
-        kind = _kind(key, known)
+    for where, dash, key, meanings in _assignments(files, line):
         try:
-            if kind is not None:
-                _put(values, key.split("."), _typed(kind, meanings))
+            kind = _checked_kind(key, known, meanings, dash)
+            _put(values, key.split("."), _typed(kind, meanings))
         except ValueError as e:
-            problems.append(f"{where} {e}")
+            problems.append(f"{where}{dash}{key} {e}")
     built = {} if problems else _built(groups, values, problems)
     if problems:
         count = "one problem" if len(problems) == 1 else f"{len(problems)} problems"
@@ -254,17 +249,29 @@ def _settings_help(group: str, kind: Any) -> Iterator[str]:
         factory = f.default_factory
         default = to_json(f.default if factory is MISSING else factory())
         about = f"(type: {_type_name(hints[f.name])}, default: {default})"
-        yield _option(f"--{group}.{f.name} VALUE", f"{texts.get(f.name, '')} {about}")
+        yield _option(
+            f"--{group}.{f.name} VALUE", f"{' '.join(texts.get(f.name, '').split())} {about}"
+        )
 
 # %% ../../nbs/core/03_grammar.ipynb #_without_run
-def _without_run(line: _CommandLine, runs: bool | str) -> list[str]:
+def _odd_words(line: _CommandLine, inputs: str | None, runs: bool | str) -> list[str]:
+    "Say what on the line is neither a setting nor a switch of this command"
     flag = "" if runs is True else line.has("--resume", *(() if runs else ("--fresh",)))
-    prog = PROG.get() or "this command"
+    prog, problems = PROG.get() or "this command", []
     if flag and runs:
-        return [f"{flag}: {prog} resumes nothing. Give the same command again without it."]
-    if flag:
-        return [f"{flag}: {prog} keeps no run, so there is nothing to resume or to start anew."]
-    return []
+        problems.append(f"{flag}: {prog} resumes nothing. Give the same command again without it.")
+    elif flag:
+        problems.append(
+            f"{flag}: {prog} keeps no run, so there is nothing to resume or to start anew."
+        )
+    if "" in line.files:
+        problems.append("--config needs a file.")
+    if line.inputs and not inputs:
+        problems.append(
+            f"{shorten(line.inputs[0])!r} stands alone: settings are --group.name VALUE, "
+            "lists are [a,b]."
+        )
+    return problems
 
 # %% ../../nbs/core/03_grammar.ipynb #OptionDefaults
 class OptionDefaults(dict[str, Any]):
@@ -279,55 +286,35 @@ def _defaults(kind: Any) -> dict[str, Any]:
     return {} if isinstance(kind, type) else copy.deepcopy(dict(kind))
 
 # %% ../../nbs/core/03_grammar.ipynb #_unknown_in_files
-def _unknown_in_files(files: Files, known: Mapping[str, Any]) -> Iterator[str]:
-    groups = {key.split(".")[0] for key in known}
+def _assignments(files: Files, line: _CommandLine) -> Iterator[tuple[str, str, str, list[Any]]]:
+    "Give file, dashes, name and possible meanings of every setting; later ones count"
     for path, content in files.items():
         for group, part in content.items():
-            if group in groups and not isinstance(part, dict):
-                yield f"{path}: {group} must hold settings as name: value, got {shorten(part)!r}."
-            keys = (
-                [f"{group}.{name}" for name in cast(dict[str, Any], part)]
-                if isinstance(part, dict)
-                else {group} - groups
-            )
-            for key in keys:
-                if _kind(key, known) is None:
-                    yield f"{path}: {shorten(key)} does not exist.{_guess_setting(key, known)}"
+            if isinstance(part, dict):
+                for name, value in cast(dict[str, Any], part).items():
+                    yield f"{path}: ", "", f"{group}.{name}", [value]
+            else:
+                yield f"{path}: ", "", group, [part]
+    for flag, *values in line.flags:
+        if flag[2:] not in SWITCHES:
+            meanings = [yaml_value(text) if text.strip() else text for text in values]
+            yield "", "--", flag[2:], meanings + [v for v in values if None not in meanings]
 
-# %% ../../nbs/core/03_grammar.ipynb #_unknown_on_line
-def _unknown_on_line(
-    line: _CommandLine, known: Mapping[str, Any], inputs: str | None
-) -> Iterator[str]:
-    groups = {key.split(".")[0] for key in known}
-    for flag, *value in line.flags:
-        key = flag[2:]
-        if key in groups:
-            names = "" if key in known else _settings_of(key, known)
-            yield f"{flag} is a group: write {flag}.NAME VALUE.{names}"
-        elif key not in SWITCHES and _kind(key, known) is None:
-            yield f"{shorten(flag)} does not exist.{_guess_setting(key, known, '--')}"
-        elif not value and key not in (*ALONE, "resume"):
-            yield f"{flag} needs a value."
-    if "" in line.files:
-        yield "--config needs a file."
-    if line.inputs and not inputs:
-        yield (
-            f"{shorten(line.inputs[0])!r} stands alone: settings are --group.name VALUE, "
-            "lists are [a,b]."
-        )
+
+def _checked_kind(key: str, known: Mapping[str, Any], meanings: list[Any], dash: str) -> Any:
+    "Give the type of a setting; `ValueError` if there is none of that name, or no value"
+    kind = _kind(key, known)
+    if any(name.split(".")[0] == key for name in known):
+        if dash:
+            raise ValueError(f"is a group: write --{key}.NAME VALUE.{_settings_of(key, known)}")
+        raise ValueError(f"must hold settings as name: value, got {shorten(meanings[0])!r}.")
+    if kind is None:
+        raise ValueError(f"does not exist.{_guess_setting(key, known, dash)}")
+    if not meanings:
+        raise ValueError("needs a value.")
+    return kind
 
 # %% ../../nbs/core/03_grammar.ipynb #_typed_settings
-def _assignments(files: Files, line: _CommandLine) -> Iterator[tuple[str, str, list[Any]]]:
-    "Give the place, the name and the possible meanings of every setting; later ones count"
-    for path, content in files.items():
-        for key, value in dotted(content).items():
-            yield f"{path}: {key}", key, [value]
-    for flag, *values in line.flags:
-        for text in values if "." in flag else ():
-            value = yaml_value(text) if text.strip() else text
-            yield flag, flag[2:], [value] if value is None else [value, text]
-
-
 def _typed(kind: Any, meanings: list[Any]) -> Any:
     "Give the first meaning that is of a type; `ValueError` if none is"
     from msgspec import ValidationError, convert

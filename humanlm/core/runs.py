@@ -402,7 +402,6 @@ PACKAGES = (
     "numpy",
     "pyarrow",
     "pandas",
-    "jsonargparse",
     "openai",
     "anthropic",
     "wandb",
