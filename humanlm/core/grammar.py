@@ -238,7 +238,8 @@ def _option(head: str, text: str) -> str:
 
 def _settings_help(group: str, kind: Any) -> Iterator[str]:
     "Describe each field of a settings class by the text below it"
-    hints, texts = get_type_hints(kind), {}
+    hints = get_type_hints(kind)
+    texts: dict[str, str] = {}
     for cls in reversed(kind.__mro__):
         with suppress(OSError, TypeError):  # where there is no source
             body = cast(ast.ClassDef, ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0])
@@ -257,7 +258,8 @@ def _settings_help(group: str, kind: Any) -> Iterator[str]:
 def _odd_words(line: _CommandLine, inputs: str | None, runs: bool | str) -> list[str]:
     "Say what on the line is neither a setting nor a switch of this command"
     flag = "" if runs is True else line.has("--resume", *(() if runs else ("--fresh",)))
-    prog, problems = PROG.get() or "this command", []
+    prog = PROG.get() or "this command"
+    problems: list[str] = []
     if flag and runs:
         problems.append(f"{flag}: {prog} resumes nothing. Give the same command again without it.")
     elif flag:
@@ -363,7 +365,7 @@ def _built(
     built: dict[str, Any] = {}
     for name, kind in groups.items():
         try:
-            built[name] = kind(**values[name]) if is_dataclass(kind) else values[name]
+            built[name] = kind(**values[name]) if isinstance(kind, type) else values[name]
         except ConfigError as e:
             problems += e.problems
         except ValueError as e:

@@ -300,11 +300,13 @@ class Audit:
     def from_dict(cls, plain: dict[str, Any]) -> "Audit":
         "Read what `to_dict` wrote, also after JSON"
         rest = {name: value for name, value in plain.items() if name != "findings"}
-        rows = [{k: v for k, v in row.items() if k != "verdict"} for row in plain["findings"]]
-        findings = [
-            _Finding(**{k: math.nan if v is None else v for k, v in row.items()}) for row in rows
+        findings: list[dict[str, Any]] = [
+            {name: math.nan if value is None else value for name, value in row.items()}
+            for row in plain["findings"]
         ]
-        return cls(findings=tuple(findings), **rest)
+        for row in findings:
+            row.pop("verdict", None)
+        return cls(findings=tuple(_Finding(**row) for row in findings), **rest)
 
     @property
     def title(self) -> str:
