@@ -77,22 +77,22 @@ def _guess_setting(
 ) -> str:
     "Say which setting was probably meant, and which ones its group has"
     group, _, name = key.rpartition(".")
-    own = [k for k in known if k.startswith(f"{group}.")]
+    siblings = [k for k in known if k.startswith(f"{group}.")]
     names = [*known, *(SWITCHES if dash else ())]
-    found = (
-        get_close_matches(key, own, 1)
+    close = (
+        get_close_matches(key, siblings, 1)
         or [k for k in known if k.endswith(f".{name}")][:3]
         or get_close_matches(key.replace("_", "-"), names, 1)
         or get_close_matches(key, names, 1)
     )
-    guess = f" Did you mean {' or '.join(dash + name for name in found)}?" if found else ""
+    guess = f" Did you mean {' or '.join(dash + name for name in close)}?" if close else ""
     return guess + _settings_of(group, known)
 
 # %% ../../nbs/core/03_grammar.ipynb #_settings_of
 def _settings_of(group: str, known: Mapping[str, Any]) -> str:
-    own = [key.split(".", 1)[1] for key in known if key.startswith(f"{group}.")]
-    if own:
-        return f" Settings of {group}: {', '.join(own)}."
+    names = [key.split(".", 1)[1] for key in known if key.startswith(f"{group}.")]
+    if names:
+        return f" Settings of {group}: {', '.join(names)}."
     return f" Groups: {', '.join(dict.fromkeys(key.split('.')[0] for key in known))}."
 
 # %% ../../nbs/core/03_grammar.ipynb #Line
@@ -134,9 +134,9 @@ def _wants_value(item: list[str]) -> bool:
 
 # %% ../../nbs/core/03_grammar.ipynb #_saved_files
 def _saved_files(flags: list[list[str]]) -> list[str]:
-    given = {flag: value for flag, *values in flags for value in values}
-    run = given.get("--resume", "")
-    saved = find_run(run, given.get("--run.out", "runs")) / "config.yaml"
+    by_flag = {flag: value for flag, *values in flags for value in values}
+    run = by_flag.get("--resume", "")
+    saved = find_run(run, by_flag.get("--run.out", "runs")) / "config.yaml"
     return [str(saved)] if run and saved.is_file() else []
 
 
@@ -149,8 +149,8 @@ def find_run(
 ) -> Path:
     "Give the folder of a run by its path or its name; it need not exist"
     places = [Path(out) / run, Path(run)]
-    kept = [place for place in places if (place / "config.yaml").is_file()]
-    return kept[0] if kept else places[len(Path(run).parts) > 1]
+    runs = [place for place in places if (place / "config.yaml").is_file()]
+    return runs[0] if runs else places[len(Path(run).parts) > 1]
 
 # %% ../../nbs/core/03_grammar.ipynb #parse
 PROG = ContextVar("PROG", default="")  # the command as the user typed it
