@@ -37,24 +37,16 @@ from ..models.gguf import gguf_file
 # %% ../../nbs/alignment/01_contract.ipynb #_levels_json
 def _levels_json(levels):
     fields = {d.name: to_dict(d) for d in levels}
-    for name, own in fields.items():
-        own.pop("name")
-        own["system_prompt"] = own["system_prompt"] and f"prompts/{name}.txt"
+    for name, level in fields.items():
+        level.pop("name")
+        level["system_prompt"] = level["system_prompt"] and f"prompts/{name}.txt"
     return to_json(fields, indent=1)
 
 # %% ../../nbs/alignment/01_contract.ipynb #CONTRACT
 CONTRACT = "humanlm.json"
-_WHOLE = {"field_dropout": 0.0, "item_dropout": 0.0}
 _NOBODY = Example(
     "nobody", "nowhere", "test", "nobody", "nothing", Persona("nobody", "nobody"), (), ""
 )
-
-
-def _asked(hierarchy):
-    kept = ("stop", "max_tokens", "thinking")
-    return {
-        row["level"]: {name: row[name] for name in kept} for row in make_rows([_NOBODY], hierarchy)
-    }
 
 # %% ../../nbs/alignment/01_contract.ipynb #contract
 def contract(
@@ -65,23 +57,18 @@ def contract(
     source: str = "chat",  # where the conversations of its training took place
 ) -> dict[str, str]:  # path in the model's folder → text; for `save_model`
     "Write down how a model wants to be asked"
-    levels, own = (
-        hierarchy.load(),
-        to_dict(hierarchy) | {"path": "hierarchy.json", "variant": "main", "levels": None} | _WHOLE,
-    )
+    levels, shown = hierarchy.load(), ("stop", "max_tokens", "thinking")
+    lies = {"path": "hierarchy.json", "variant": "main", "levels": None}
+    whole = {"field_dropout": 0.0, "item_dropout": 0.0}
     record = {
         "schema_version": 1,
         "name": name,
         "speaker": SPEAKER,
         "source": source,
-        "model": {
-            "template": model.template,
-            "dtype": model.dtype,
-            "max_prompt_tokens": model.max_prompt_tokens,
-        },
-        "hierarchy": own,
+        "model": {n: getattr(model, n) for n in ("template", "dtype", "max_prompt_tokens")},
+        "hierarchy": to_dict(hierarchy) | lies | whole,
         "rollout": to_dict(rollout) | {"states_from": None},
-        "asked": _asked(hierarchy),
+        "asked": {r["level"]: {n: r[n] for n in shown} for r in make_rows([_NOBODY], hierarchy)},
     }
     prompts = {f"prompts/{d.name}.txt": d.system_prompt for d in levels if d.system_prompt}
     return {CONTRACT: to_json(record, indent=1), "hierarchy.json": _levels_json(levels), **prompts}
@@ -95,18 +82,17 @@ def read_contract(
     if not file.is_file():
         return {}
     try:
-        found = json.loads(file.read_text("utf-8"))
-        own: dict[str, Any] = {
-            name: dict(found[name]) for name in ("model", "hierarchy", "rollout")
-        } | {"source": str(found["source"])}
+        record = json.loads(file.read_text("utf-8"))
+        groups: dict[str, Any] = {n: dict(record[n]) for n in ("model", "hierarchy", "rollout")}
+        groups["source"] = str(record["source"])
     except (OSError, ValueError, KeyError, TypeError) as e:
         problem = f"{type(e).__name__}: {shorten(e)}"
         raise RolloutError(
             f"{file} is broken ({problem}). Save the model again, or remove the file."
         ) from e
-    if own["hierarchy"].get("path"):
-        own["hierarchy"]["path"] = str(file.parent / own["hierarchy"]["path"])
-    return own
+    if path := groups["hierarchy"].get("path"):
+        groups["hierarchy"]["path"] = str(file.parent / path)
+    return groups
 
 # %% ../../nbs/alignment/01_contract.ipynb #_contract_folder
 def _contract_folder(model):
@@ -198,21 +184,20 @@ def how_to_ask(
             "below runs/), a model's folder, or ORG/NAME of the Hub."
         )
     settings: dict[str, Any] = run_settings(model_of(place)) or run_settings(model) or _UNTAUGHT
-    levels, rollout = (
-        from_dict(kind, {**settings.get(group, {}), **new}, f"{model}, settings of {group}")
-        for group, kind, new in (
-            ("hierarchy", HierarchyConfig, hierarchy),
-            ("rollout", RolloutConfig, {}),
-        )
+
+    def read(group, kind, more):
+        return from_dict(kind, {**settings.get(group, {}), **more}, f"{model}, settings of {group}")
+
+    levels = read("hierarchy", HierarchyConfig, hierarchy)
+    rollout = read("rollout", RolloutConfig, {})
+    repeats = 4 * (settings is _UNTAUGHT)
+    sampling = replace(rollout.eval_sampling(seed=0), no_repeat_ngram=repeats)
+    source = settings.get("source", "chat")
+    return (
+        place,
+        settings.get("model", {}),
+        PolicySetup(None, levels, sampling, source, rollout.compose),
     )
-    setup = PolicySetup(
-        None,
-        levels,
-        replace(rollout.eval_sampling(seed=0), no_repeat_ngram=4 * (settings is _UNTAUGHT)),
-        settings.get("source", "chat"),
-        rollout.compose,
-    )
-    return place, settings.get("model", {}), setup
 
 # %% ../../nbs/alignment/01_contract.ipynb #load_policy
 def load_policy(
@@ -224,7 +209,7 @@ def load_policy(
     if isinstance(model, tuple):
         return PolicySetup(ModelPolicy(*model))
     if not isinstance(model, (str, Path)):
-        return PolicySetup(_checked(model))
+        return PolicySetup(model)
     from humanlm.models.checkpoints import load_model
 
     place, own, setup = how_to_ask(model, hierarchy)
@@ -253,15 +238,6 @@ def _prompt_limit(own, hierarchy, config):
     longest = max(token_cap(d, hierarchy) for d in hierarchy.load())
     context = getattr(config.get_text_config(), "max_position_embeddings", 4096)
     return own.get("max_prompt_tokens", max(context - longest, 1))
-
-
-def _checked(policy):
-    if callable(getattr(policy, "generate", None)) and not hasattr(policy, "forward"):
-        return policy
-    kind = type(policy).__name__
-    raise RolloutError(
-        f"{kind} is no policy. Give a folder, a model name, a Policy, or (model, tokenizer)."
-    )
 
 # %% ../../nbs/alignment/01_contract.ipynb #ModelChoice
 @dataclass(frozen=True)

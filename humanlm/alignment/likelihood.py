@@ -350,7 +350,6 @@ def check_likelihood(settings: Settings) -> None:
         "judge",
         (not other, f"{asks}, and {other} is paid for other texts: leave it out"),
         (not s.run.validate, "model likelihood judges nothing: leave run.validate out"),
-        (s.judge.audit_every is None, "model likelihood judges nothing: leave audit_every out"),
         (s.reward.alignment > 0, "model likelihood pays as reward.alignment, which is 0"),
         (s.rollout.parts == 1, "model likelihood reads a step at once: leave rollout.parts out"),
         (not s.run.engine, f"model likelihood needs the model here: leave {s.run.engine} out"),

@@ -10,25 +10,15 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-import numpy as np
-
 from .bits import NGRAM, bits_home, model_bits, ngram_bits, with_bits
 from .contract import ModelChoice, contract, how_to_ask, state_source
 from humanlm.alignment.evaluation import (
-    CONSTANT,
-    PEOPLE,
-    REFERENCES,
     EvalConfig,
     Evaluation,
-    bundle_request,
-    bundles,
-    commonest_states,
-    evaluate,
     evaluate_model,
     importance,
     judge_texts,
@@ -42,10 +32,8 @@ from humanlm.alignment.evaluation import (
     save_evaluations,
     settle_judges,
     tables,
-    without_copies,
 )
 from humanlm.alignment.lessons import (
-    asked_rows,
     check_prompts,
     cold_start_rows,
     reply_lessons,
@@ -60,9 +48,7 @@ from humanlm.alignment.likelihood import (
 )
 from humanlm.alignment.modes import (
     MODES,
-    PrefixConfig,
     check_mode,
-    check_truth,
     hierarchy_of,
     row_count,
     settings_of,
@@ -80,9 +66,8 @@ from humanlm.core.basics import (
 from ..core.config import Settings
 from ..core.plugins import is_plugin, load_plugin
 from ..core.runs import is_main_process
-from ..core.stats import known_mean
 from ..data.dataset import DataConfig, data_fingerprint, dataset_card
-from ..data.records import Example, Message, Persona, persona_text
+from ..data.records import Example, Message, Persona
 from humanlm.evaluation.measured import (
     ALL,
     AUC,
@@ -98,12 +83,15 @@ from ..fidelity.dialogues import reply_dialogues
 from ..hardware.memory import StagePlan
 from ..hierarchy.composed import check_composed
 from ..hierarchy.levels import LEVELS
-from ..hierarchy.prompts import HierarchyConfig, check_training, closing, opening, parts_text
+from humanlm.hierarchy.prompts import (
+    HierarchyConfig,
+    check_training,
+    closing,
+    opening,
+    parts_text,
+)
 from ..methods.method import AdvantageConfig
-from ..methods.policies import Policy
-from ..methods.rollouts import least
 from ..models.settings import require_model
-from ..rewards.audit import audit, audit_requests, load_probes
 from humanlm.rewards.judge_settings import (
     LIKELIHOOD,
     EvalJudgeConfig,
@@ -114,232 +102,96 @@ from humanlm.rewards.judge_settings import (
     judging_plan,
     make_judge,
     readable,
-    require_auditable,
-    scored_plan,
-    second_judge,
 )
-from ..rewards.reward import RewardConfig, own_reward
-from ..rewards.scoring import Judge, JudgeError, JudgeRequest
+from ..rewards.reward import RewardConfig
+from ..rewards.scoring import Judge
 from ..training.recipe import Recipe, Stage, Work
 from ..training.run import Run, planned_steps
 from ..training.stages import learn, lessons, step_plan
 from ..worlds.mini import WorldConfig
 from ..worlds.sources import Data, load_data
 
-# %% ../../nbs/alignment/51_recipe.ipynb #cold_start_plan
-def _lesson_steps(s):
-    return (
-        s.sft.lesson_steps + s.sft.polite_steps
-        if s.data.source == "miniworld"
-        else s.sft.reply_steps
-    )
-
-
-def _cold_start_plan(s: Settings) -> str:
-    "Steps and rows of the cold start"
-    steps = _lesson_steps(s)
-    last = f", then {s.sft.faithful_steps} of thoughts to follow" if s.sft.faithful_steps else ""
-    return f"{steps} steps of {s.sft.batch} rows: {steps * s.sft.batch:,} rows{last}"
-
-# %% ../../nbs/alignment/51_recipe.ipynb #prompt_plan
-def _prompt_plan(
-    s: Settings,
-    names: Sequence[str],  # of the models of the run
-    train: Sequence[Example],
-    test: Sequence[Example],
-) -> str:
-    "Estimate the longest prompt from characters, and warn where it is likely too long"
-    per_token, limit = 2.3 if s.model.name == "tiny" else 4, s.model.max_prompt_tokens
-    rows = [row for name in names for row in asked_rows(s, name, _longest(train), _longest(test))]
-    chars = max(
-        sum(len(m["name"]) + len(parts_text(m["content"])) for m in least(row["prompt"]))
-        for row in rows
-    )
-    tokens = round(chars / per_token) + max(row.get("before", 0) for row in rows)
-    line = f"the longest needs ~{tokens:,} tokens ({chars:,} characters) of {limit:,}"
-    return (
-        line
-        if tokens <= limit
-        else f"{line}; WARNING: likely too long, raise model.max_prompt_tokens"
-    )
-
-
-def _longest(examples):
-    return sorted(
-        examples,
-        key=lambda e: len(persona_text(e.persona)) + sum(len(m.content) for m in e.context[-1:]),
-    )[-1:]
-
-# %% ../../nbs/alignment/51_recipe.ipynb #sample_requests
+# %% ../../nbs/alignment/51_recipe.ipynb #judge_plan
 STATE_TEXT = "about " * 15  # as long as the description of a state may be
 
 
-def _sample_requests(
-    examples: Sequence[Example],
-    levels: Sequence[str],
-    group: int,  # candidates per question
-) -> list[JudgeRequest]:
-    "Make questions of the expected size"
+def _lesson_steps(s: Settings) -> int:
+    "Count the steps of the cold start, but those of a last stage"
+    if s.data.source == "miniworld":
+        return s.sft.lesson_steps + s.sft.polite_steps
+    return s.sft.reply_steps
 
-    def request(e, level):
-        truth, candidate = (
-            (e.states or {}).get(level, e.reply),
-            e.reply if level == "response" else STATE_TEXT,
-        )
-        candidates = {f"{i}": candidate for i in range(group)}
-        return JudgeRequest(level, truth, candidates, e.context, user_id=e.user_id)
 
-    return [request(e, level) for e in examples for level in levels]
+def _method_steps(s: Settings, name: str, examples: int | None) -> int | None:
+    "Count the steps of a mode; examples of training, None: not counted"
+    if examples and s.judge.model == LIKELIHOOD and MODES[name].asks == "each":
+        return planned_steps(s, examples * len(s.hierarchy.load().states))  # replies are not paid
+    alone = MODES[name].composed and s.rollout.states_from  # replies are all that is learned
+    if examples and not alone:
+        examples = row_count(name, hierarchy_of(s, name), examples)
+    return planned_steps(s, examples)
 
-# %% ../../nbs/alignment/51_recipe.ipynb #check-judge
-def _check_judge(judge: JudgeConfig, data: Data) -> None:
-    "Raise where the oracle lacks known states, or a budget could not be kept"
-    if judge.model == "oracle" and not any(e.states for e in data.examples):
-        raise ConfigError(
-            f"{judge.group}.model oracle needs known states, and these data have none. "
-            "Choose rule, or a model "
-            "such as openai/gpt-5-mini."
-        )
-    judge.require_price(judge.model)
-    for field in ("model", "second") if judge.audit_every is not None else ():
-        require_auditable(getattr(judge, field), f"{judge.group}.{field}")
-        judge.require_price(getattr(judge, field))
 
-# %% ../../nbs/alignment/51_recipe.ipynb #judge_plan
 def _judge_plan(
     s: Settings,
-    names: Sequence[str],
     train: Sequence[Example],
     test: Sequence[Example],
-    steps: Mapping[str, int],
+    steps: Mapping[str, int],  # of each mode that is rewarded
 ) -> list[str]:
-    "Questions to the judges, their tokens and their cost"
-    hierarchy, audited = (
-        s.hierarchy.load(),
-        audit_requests(load_probes()) if s.judge.audit_every is not None else [],
-    )
-    texts = {r.level: r.candidates["0"] for r in _sample_requests(train[:1], hierarchy.names, 1)}
-    reads, real = readable(s.test_judge), s.data.source != "miniworld"
+    "Count questions to the judges, their tokens and their cost"
+    hierarchy, reads = s.hierarchy.load(), readable(s.test_judge)
 
-    def asked_of(texts):
-        asked = (
-            questions(0, e, texts, s.eval.reply_states, hierarchy.states, reads) for e in test[:20]
-        )
-        return [bundle_request(b) for own in asked for b in bundles(own)]
+    def requests(e, more, states):
+        texts = {n: e.reply if n == "response" else STATE_TEXT for n in hierarchy.names}
+        return [request for _, request in questions(e, texts, more, states, reads)]
 
-    held_out, beside = asked_of(texts), asked_of({"response": texts.get("response", "")})
-    rows = len(test) / max(1, len(test[:20]))
-    for_people = round(((len(PEOPLE) - 1) * len(beside) + len(held_out)) * rows) if real else 0
-    for_models = round((len(names) + len(() if real else REFERENCES)) * len(held_out) * rows)
-    evaluation = Workload("evaluation", for_models + for_people, held_out)
-    audits = len(audited) * (
-        1 + sum(n // s.judge.audit_every if s.judge.audit_every else 0 for n in steps.values())
-    )
-    groups = sum(
-        n * (len(hierarchy) if MODES[name].rewarded == "all" else 1) for name, n in steps.items()
-    )
-    rewarded = Workload(
-        "training",
-        groups * s.rollout.num_prompts if s.reward.alignment else 0,
-        _sample_requests(train[:20], hierarchy.names, s.rollout.group_size),
-    )
-    reply_steps = {
-        name: round(
-            n * (s.rollout.reply_share if s.rollout.reply_share is not None else 1 / len(hierarchy))
-        )
-        for name, n in steps.items()
-        if MODES[name].composed and s.reward.reading
-    }
-    read = Workload(
-        "reading",
-        sum(reply_steps.values()) * s.rollout.num_prompts,
-        _sample_requests(train[:20], ["response"], s.rollout.group_size),
-    )
-    asked = [
-        rewarded,
-        *([read] if reply_steps else []),
-        *([Workload("audits", audits, audited)] if audited else []),
+    group = range(s.rollout.group_size)
+    sample = [
+        replace(request, candidates={f"{i}": request.candidates["0"] for i in group})
+        for e in train[:20]
+        for request in requests(e, False, ())
     ]
-    second = s.judge.second_config() if audited else None
-    paid = s.judge.model == LIKELIHOOD
+    levels = [n * (len(hierarchy) if MODES[m].rewarded == "all" else 1) for m, n in steps.items()]
+    asked = sum(levels) * s.rollout.num_prompts if s.reward.alignment else 0
+    held_out = [r for e in test[:20] for r in requests(e, s.eval.reply_states, hierarchy.states)]
+    systems = len(s.run.methods) + 5  # base, cold start, three that are no models
+    tested = round(systems * len(held_out) * len(test) / max(1, len(test[:20])))
+    training = judging_plan(s.judge, [Workload("training", asked, sample)], hierarchy)
     return [
-        *([likelihood_plan(s)] if paid else judging_plan(s.judge, asked, hierarchy)),
-        *(
-            judging_plan(second, [Workload("audits", audits // 4, audited)], hierarchy)
-            if second
-            else ()
-        ),
-        *(
-            scored_plan(s.judge, _sample_requests(train[:200], hierarchy.names, 1))
-            if s.reward.alignment
-            else []
-        ),
-        *judging_plan(s.test_judge, [evaluation], hierarchy),
-        *scored_plan(s.test_judge, _sample_requests(test[:200], hierarchy.names, 1)),
-        *([f"beside      {', '.join(PEOPLE)}: {for_people:,} of these"] if real else []),
+        *([likelihood_plan(s)] if s.judge.model == LIKELIHOOD else training),
+        *judging_plan(s.test_judge, [Workload("evaluation", tested, held_out)], hierarchy),
         *filter(None, [judges_record(s)["warning"]]),
     ]
 
 # %% ../../nbs/alignment/51_recipe.ipynb #plan_lines
-def _composed_plan(s: Settings, name: str) -> str:
-    "Say whose states come before composed replies, and what they cost"
-    own, states = settings_of(s, name).rollout, len(s.hierarchy.load().states)
-    if s.judge.model == LIKELIHOOD and not MODES[name].supervised:
-        paid = "states" if MODES[name].asks == "each" else "thoughts"
-        return f"; {paid} alone are written and paid"
-    if own.compose and own.reply_share == 0 and not own.states_from:
-        return (
-            "; no step asks for replies (rollout.reply_share is 0), so nothing is learned "
-            "about them"
-        )
-    more = f"{s.rollout.num_prompts * states} more completions in a step that asks for them"
-    return (
-        f"; replies after {states} states by {own.states_from or 'itself'}, {more}"
-        if own.compose
-        else ""
-    )
-
-
-def _method_steps(
-    s: Settings, name: str, examples: int | None
-) -> int | None:  # examples: of training; None: not counted
-    "Count the steps of a mode"
-    replies = MODES[name].composed and s.rollout.states_from  # all that is left to learn
-    if examples and s.judge.model == LIKELIHOOD and MODES[name].asks == "each":
-        return planned_steps(s, examples * len(s.hierarchy.load().states))
-    rows = (
-        examples
-        if examples is None or replies
-        else row_count(name, hierarchy_of(s, name), examples)
-    )
-    return planned_steps(s, rows)
+def _check_judges(s: Settings, data: Data) -> None:
+    "Raise where the oracle lacks known states, or a budget could not be kept"
+    for judge in (s.judge, s.test_judge):
+        if judge.model == "oracle" and not any(e.states for e in data.examples):
+            raise ConfigError(
+                f"{judge.group}.model oracle needs known states, and these data have none. "
+                "Choose rule, or a model such as openai/gpt-5-mini."
+            )
+        judge.require_price(judge.model)
 
 
 def _plan_lines(s: Settings, data: Data) -> list[str]:
     "Say what a run will do and cost"
-    for config in (s.judge, s.test_judge):
-        _check_judge(config, data)
-    names = ["base", "cold-start", *s.run.methods]
+    _check_judges(s, data)
     train, test, levels = data.split("train"), data.split(s.eval.split), s.hierarchy.load().names
-    steps = {
-        name: _method_steps(s, name, len(train)) or 0
-        for name in s.run.methods
-        if not MODES[name].supervised
-    }
-    replies = f"{s.sft.reply_steps} steps of {s.sft.batch} rows with real replies"
+    rewarded = [name for name in s.run.methods if not MODES[name].supervised]
+    steps = {name: _method_steps(s, name, len(train)) or 0 for name in rewarded}
+    taught = f"{s.sft.reply_steps} steps of {s.sft.batch} rows with real replies"
+    plans = {name: step_plan(s, steps[name]) if name in steps else taught for name in s.run.methods}
+    turns = "mixed in every step" if s.rollout.mixed_levels else "one a step"
     return [
         f"data                {s.data.source}: {len(train):,} training rows, "
         f"{len(test):,} held out ({s.eval.split}){data.met and f'.{data.met}'}",
-        f"levels              {', '.join(levels)}; "
-        f"{'mixed in every step' if s.rollout.mixed_levels else 'one a step'}",
-        f"prompts             {_prompt_plan(s, names, train, test)}",
-        f"cold start          {_cold_start_plan(s)}",
-        *(
-            f"{name:<19} "
-            f"{step_plan(s, steps[name]) if name in steps else replies}{_composed_plan(s, name)}"
-            for name in s.run.methods
-        ),
-        *_judge_plan(s, names, train, test, steps),
+        f"levels              {', '.join(levels)}; {turns}",
+        f"cold start          {_lesson_steps(s)} steps of {s.sft.batch} rows, then "
+        f"{s.sft.faithful_steps} of thoughts to follow",
+        *(f"{name:<19} {plan}" for name, plan in plans.items()),
+        *_judge_plan(s, train, test, steps),
     ]
 
 # %% ../../nbs/alignment/51_recipe.ipynb #stage-plans
@@ -348,34 +200,19 @@ _ANYBODY = Example(
 )  # what a row allows does not follow from who is asked
 
 
-def _longest_answer(s: Settings, name: str) -> int:
-    "Give the most tokens that a mode may write"
-    return max(row["max_tokens"] for row in training_rows([_ANYBODY], hierarchy_of(s, name), name))
-
-
-def _cold_start_stage(s: Settings) -> StagePlan:
-    "Say what the cold start gives machines to do"
-    steps = _lesson_steps(s)
-    return StagePlan(
-        "cold-start",
-        steps + s.sft.faithful_steps if steps else 0,
-        s.sft.batch,
-        max((_longest_answer(s, name) for name in s.run.methods), default=0),
-        "lessons",
-    )
-
-
-def _planned_stage(s: Settings, name: str) -> StagePlan:
-    "The same of a mode"
-    longest = _longest_answer(s, name)
+def _stage_plan(s: Settings, name: str) -> StagePlan:
+    "Say what a stage gives machines to do"
+    names = s.run.methods if name == "cold-start" else [name]
+    rows = [row for n in names for row in training_rows([_ANYBODY], hierarchy_of(s, n), n)]
+    longest = max((row["max_tokens"] for row in rows), default=0)
+    if name == "cold-start":
+        steps = _lesson_steps(s)
+        steps += s.sft.faithful_steps if steps else 0
+        return StagePlan(name, steps, s.sft.batch, longest, "lessons")
     if MODES[name].supervised:
         return StagePlan(name, s.sft.reply_steps, s.sft.batch, longest, "lessons")
-    return StagePlan(
-        name,
-        _method_steps(s, name, None),
-        s.rollout.num_prompts * s.rollout.group_size,
-        longest,
-    )
+    completions = s.rollout.num_prompts * s.rollout.group_size
+    return StagePlan(name, _method_steps(s, name, None), completions, longest)
 
 # %% ../../nbs/alignment/51_recipe.ipynb #AlignmentWork
 @dataclass
@@ -385,115 +222,51 @@ class _AlignmentWork(Work):
     data: Data | None = None
     judge: Judge | Reader | None = None  # of training
     test_judge: Judge | None = None  # of held-out answers
-    second: Judge | None = (
-        None  # that audits compare the judge of training with; spends from its budget
-    )
     reward: Callable | None = None  # more to reward, beside the judge
 
-# %% ../../nbs/alignment/51_recipe.ipynb #check_judge
-def _load_work(
-    s: Settings,
-    judge: Judge | None = None,  # in place of the one that settings name
-    reward: Callable | None = None,  # more to reward: trajectories → [B], nan = no score
-) -> _AlignmentWork:
-    "Read the data and make the judges"
-    data, levels = load_data(s), s.hierarchy.load()
-    for split in ("train", s.eval.split):
-        data.split(split)  # an unknown one is refused before anything is written
-    for config in (s.judge, s.test_judge):
-        _check_judge(config, data)
-    chained = next((name for name in s.run.methods if MODES[name].asks == "next"), None)
-    if chained and hasattr(own_reward(s.reward, reward, data.examples), "learn"):
-        raise ConfigError(
-            f"reward.extra learns from step to step, and so does {chained}; a method "
-            "has one memory. Train them apart."
-        )
-    own = judge if judge is None or hasattr(judge, "ledger") else OwnJudge(judge)
-    first, test = (
-        own
-        or (Reader() if s.judge.model == LIKELIHOOD else make_judge(s.judge, data.world, levels)),
-        make_judge(s.test_judge, data.world, levels),
-    )
-    notes = {"judge": first.name, "test_judge": test.name, "judges": judges_record(s)}
-    return _AlignmentWork(
-        data_fingerprint(data.examples),
-        {"": first.ledger, "test judge": test.ledger},
-        notes,
-        data,
-        first,
-        test,
-        second_judge(s.judge, first.ledger),
-        reward,
-    )
-
 # %% ../../nbs/alignment/51_recipe.ipynb #check_settings
-def _check_states_from(s: Settings) -> None:
-    "Raise where states would come from a model that is trained later, or where nobody takes them"
-    name, composed = s.rollout.states_from, [m for m in s.run.methods if MODES[m].composed]
-    if name and not (composed or s.rollout.compose):
-        raise ConfigError(
-            "rollout.states_from says who answers the states of composed replies, and "
-            "nothing composes any. "
-            "Train humanlm-composed, or set rollout.compose."
-        )
-    if name and name not in ("base", "cold-start", *s.run.methods):
-        how_to_ask(ModelChoice(name).place)  # raises where there is no such model
-    if name in s.run.methods and any(
-        s.run.methods.index(m) <= s.run.methods.index(name) for m in composed
-    ):
-        raise ConfigError(
-            f"rollout.states_from is {name}, which is trained after {composed[0]}. Put "
-            "it first in run.methods."
-        )
-
-
 def _check_settings(s: Settings) -> None:
     "Raise when a method does not exist, or the levels cannot be trained"
     if not s.run.methods and not _lesson_steps(s):
         raise ConfigError(
-            "run.methods names none, so there is nothing to train. To answer and judge "
-            "only, give the same settings to "
-            "python -m humanlm.eval RUN --config FILE."
+            "run.methods names none, so there is nothing to train. To answer and judge only, "
+            "give the same settings to python -m humanlm.eval RUN --config FILE."
         )
-    for name, what in (
-        (s.judge.model, "judge.model"),
-        (s.test_judge.model, "test_judge.model"),
-        (s.reward.extra, "reward.extra"),
-    ):
-        if is_plugin(name):
-            load_plugin(name, what)
-        elif name and what != "reward.extra" and not is_free(name):
-            require_model(name)
-    for name in s.run.methods:
-        check_mode(name)
-        if s.rollout.interleave_truth and not MODES[name].supervised:
-            check_truth(name, hierarchy_of(s, name))
+    if s.reward.extra:
+        load_plugin(s.reward.extra, "reward.extra")
+    for config in (s.judge, s.test_judge):
+        if is_plugin(config.model):
+            load_plugin(config.model, f"{config.group}.model")
+        elif config.model and not is_free(config.model):
+            require_model(config.model)
+    modes = [check_mode(name) for name in s.run.methods]
     if s.rollout.compose:
         check_composed(s.hierarchy)
-    _check_states_from(s)
-    for name in s.eval.beside:
-        how_to_ask(name)  # raises where there is no such model
+    source, order = s.rollout.states_from, ["base", "cold-start", *s.run.methods]
+    composed = [name for name in s.run.methods if MODES[name].composed]
     check_likelihood(s)
     levels = check_training(s.hierarchy.load()).names
     for name in levels if s.data.source == "miniworld" else ():
         check_name(name, LEVELS, "level of the synthetic world", ConfigError)
-    taught = next((name for name in s.run.methods if MODES[name].supervised), None)
-    alone = s.rollout.group_size < 2 and any(not MODES[name].supervised for name in s.run.methods)
+    late = [m for m in composed if source in order and order.index(source) >= order.index(m)]
+    rewarded = [mode for mode in modes if not mode.supervised]
     require(
         "rollout",
         (
-            not alone,
-            "group_size must be at least 2: the completions of a prompt are compared "
-            "with each other, got 1",
+            bool(composed or s.rollout.compose or not source),
+            "states_from says who answers the states of composed replies, and nothing composes any",
         ),
-    )
-    require(
-        "sft",
+        (not late, f"states_from is {source}, which is trained after {', '.join(late)}"),
         (
-            taught is None or s.sft.reply_steps > 0,
-            f"reply_steps must be above 0 for the method {taught}, got 0",
+            s.rollout.group_size > 1 or not rewarded,
+            "group_size must be at least 2: the completions of a prompt are compared",
         ),
     )
+    places = [] if not source or source in order else [ModelChoice(source).place]
+    for place in (*places, *s.eval.beside):
+        how_to_ask(place)  # raises where there is no such model
+    taught = len(rewarded) < len(modes)
+    require("sft", (s.sft.reply_steps > 0 or not taught, "reply_steps must be above 0, got 0"))
 
 # %% ../../nbs/alignment/51_recipe.ipynb #cold_start
 def _cold_start(run: Run, stage: str, model: Any, tokenizer: Any) -> None:
@@ -512,96 +285,24 @@ def _train_replies(run: Run, stage: str, model: Any, tokenizer: Any) -> None:
 
 def _train_by_reward(run: Run, stage: str, model: Any, tokenizer: Any) -> None:
     "Reinforcement learning with one of the modes"
-    from humanlm.alignment.grpo import methods, schedule
-    from humanlm.training.trainer import AuditLog
+    from humanlm.alignment.grpo import alignment_method, schedule
 
     s, w, train = settings_of(run.settings, stage), run.work, run.work.data.split("train")
-    rows = training_rows(train, s.hierarchy, stage)
+    rows, r = training_rows(train, s.hierarchy, stage), s.rollout
     paid = isinstance(w.judge, Reader)
-    if (
-        s.rollout.compose and s.rollout.states_from
-    ):  # another model answers the states: only reading them is left to learn
+    if r.compose and r.states_from:  # another model answers: only reading its states is learned
         rows = [row for row in rows if row["level"] == "response"]
     if paid and MODES[stage].asks == "each":
         rows = [row for row in rows if row["level"] != "response"]
-    audits = (
-        [AuditLog(w.judge, s.judge.audit_every, run.folder / "audits.jsonl", stage, w.second)]
-        if is_main_process()
-        else []
-    )
 
     def order(rows, steps):
-        return schedule(
-            rows,
-            steps,
-            s.rollout.num_prompts,
-            s.run.seed,
-            s.rollout.reply_share,
-            s.rollout.mixed_levels,
-        )
+        return schedule(rows, steps, r.num_prompts, s.run.seed, r.reply_share, r.mixed_levels)
 
     judge = make_reader(run, stage) if paid else w.judge
-    method = methods[stage](s, judge, rows, train, stage, w.reward, state_source(s))
-    learn(run, stage, model, tokenizer, method, rows, order, callbacks=audits)
-
-# %% ../../nbs/alignment/51_recipe.ipynb #audit_judge
-def _audit_judge(run: Run) -> None:
-    "Audit the judge at the start of a run, if asked for; `JudgeError` if it cannot be asked"
-    config, path = run.settings.judge, run.folder / "audits.jsonl"
-    if config.audit_every is None or path.exists() or not is_main_process():
-        return
-    from humanlm.training.trainer import keep_audit
-
-    found = run_sync(
-        audit(run.work.judge, second=run.work.second, concurrency=config.concurrency, insist=True)
-    )
-    if (share := found["failed"].value) > config.max_failed_share:
-        raise JudgeError(
-            "judge failed",
-            f"In the audit at the start {share:.0%} of the scores failed (judge.max_failed_share: "
-            f"{config.max_failed_share:g}). {found['failed'].note}",
-        )
-    keep_audit(path, "start", 0, found)
-    print(f"{found.table()}\n", flush=True)
-
-
-def _begin(run: Run) -> None:
-    "Write down what is learned and tested on; examine the judge"
-    data, held_out = run.work.data, run.work.data.split(run.settings.eval.split)
-    if is_main_process():
-        atomic_write(run.folder / "data.md", f"{dataset_card(data.examples)}\n{data.notes}\n")
-        write_jsonl(run.folder / "examples.jsonl", held_out)
-        if data.met:
-            print(f"{run.settings.data.path}:{data.met} More: {run.folder / 'data.md'}", flush=True)
-    s, levels = run.settings, run.settings.hierarchy.load().names
-    warnings = scored_plan(s.test_judge, _sample_requests(held_out[:200], levels, 1))[1:]
-    for warning in filter(None, [judges_record(s)["warning"], *warnings]):
-        print(warning, file=sys.stderr)
-    _audit_judge(run)
+    method = alignment_method(s, judge, rows, train, stage, w.reward, state_source(s))
+    learn(run, stage, model, tokenizer, method, rows, order)
 
 # %% ../../nbs/alignment/51_recipe.ipynb #evaluations_of
-def _validation_score(run: Run, name: str, policy: Policy) -> float:
-    "Score a model in training: the judge of training, on the rows of the split val"
-    s, w = settings_of(run.settings, name), run.work
-    asked = evaluate(
-        policy,
-        w.data.split("val"),
-        s.hierarchy,
-        w.judge,
-        s.rollout.eval_sampling(s.run.seed),
-        replace(s.eval, reply_states=False),
-        composed=s.rollout.compose,
-        states=state_source(s),
-    )
-    scores = [
-        score.value
-        for e in run_sync(asked)
-        for by_level in e.scores.values()
-        for score in by_level.values()
-    ]
-    return float(known_mean(np.array(scores)))
-
-
 def _texts_beside(data: Data, examples: Sequence[Example]) -> dict[str, list[dict[str, str]]]:
     "Write or find what is compared without being a model"
     if data.world:
@@ -615,95 +316,73 @@ def _beside(s: Settings) -> dict[str, str]:  # name, which files bear too → pl
     return {"-".join(own[-2:]): place for own, place in zip(parts, s.eval.beside)}
 
 
-def _place(run: Run, name: str) -> str:
-    "Say where a model of a run lies, or one that is asked beside them"
-    return _beside(run.settings).get(name) or str(run.model_folder(name))
+def _places(run: Run) -> dict[str, str]:  # name → place
+    "Say where the models of a run lie, and those that are asked beside them"
+    return {name: str(run.model_folder(name)) for name in run.models} | _beside(run.settings)
 
 
 def _evaluations_of(run: Run, name: str) -> list[Evaluation]:
     "Evaluate one model, or a predictor, on every level of the held-out rows; done once and kept"
-    s, w = settings_of(run.settings, name), run.work
-    examples, levels = w.data.split(s.eval.split), s.hierarchy.load().names
+    s, w, places = settings_of(run.settings, name), run.work, _places(run)
+    examples, hierarchy = w.data.split(s.eval.split), s.hierarchy.load()
 
-    def ask():
-        if name not in run.models:
-            print(f"evaluate {name}", flush=True)
-        return evaluate_model(_place(run, name), examples, s, w.test_judge)
-
-    def predict():
-        states = s.hierarchy.load().states
-        same = {}
-        if name == CONSTANT:
-            written = [e for model in run.models for e in _evaluations_of(run, model)]
-            same = commonest_states(written, states)
-        said = [
-            {level: text for level, text in (row | same).items() if level in levels}
+    def make():
+        if name in places:
+            return evaluate_model(places[name], examples, s, w.test_judge)
+        texts = [
+            {level: text for level, text in row.items() if level in hierarchy.names}
             for row in _texts_beside(w.data, examples)[name]
         ]
-        asking = (None, s.eval.reply_states, s.test_judge.concurrency, states)
-        return judged(run_sync(judge_texts(examples, said, w.test_judge, *asking)), s)
+        asking = (None, s.eval.reply_states, s.test_judge.concurrency, hierarchy.states)
+        return judged(run_sync(judge_texts(examples, texts, w.test_judge, *asking)), s)
 
-    return run.kept(
-        f"evaluations/{name}.jsonl",
-        ask if name in (*run.models, *_beside(s)) else predict,
-        save_evaluations,
-        load_evaluations,
-    )
+    return run.kept(f"evaluations/{name}.jsonl", make, save_evaluations, load_evaluations)
 
 
-def _add_bits(run: Run, found: Results) -> Results:
+def _add_bits(run: Run, results: Results) -> Results:
     "Measure the bits of every model of the run, and of a model of characters"
-    s, held_out = run.settings, run.work.data.split(run.settings.eval.split)
-    replies = [e.reply for e in run.work.data.split("train")]
+    s, data, places = run.settings, run.work.data, _places(run)
+    held_out, bits = data.split(s.eval.split), {}
+    for name in (*places, NGRAM):
 
-    def measure(name):
-        if name == NGRAM:
-            return ngram_bits(held_out, replies)
-        print(f"bits of {name}", flush=True)
-        return model_bits(_place(run, name), held_out, settings_of(s, name))
+        def measure():
+            if name == NGRAM:
+                return ngram_bits(held_out, [e.reply for e in data.split("train")])
+            print(f"bits of {name}", flush=True)
+            return model_bits(places[name], held_out, settings_of(s, name))
 
-    home = bits_home(s)
-    bits = {
-        name: run.kept(f"{home}/{name}.jsonl", partial(measure, name), save_measured, load_measured)
-        for name in (*run.models, *_beside(s), NGRAM)
-    }
-    return with_bits(found, bits, held_out, s.eval.bootstrap)
+        file = f"{bits_home(s)}/{name}.jsonl"
+        bits[name] = run.kept(file, measure, save_measured, load_measured)
+    return with_bits(results, bits, held_out, s.eval.bootstrap)
 
 
-def _replies(run: Run) -> dict[str, dict[str, str]]:  # model → example id → reply
-    "Collect what each model replied"
-    return {
+def _add_detection(run: Run, results: Results) -> Results:
+    "Tell how well a detector tells replies of each model from those of people, and show one chat"
+    s, examples = run.settings, run.work.data.split(run.settings.eval.split)
+    replies = {
         name: {e.example_id: e.texts.get("response", "") for e in _evaluations_of(run, name)}
-        for name in (*run.models, *_beside(run.settings))
+        for name in _places(run)
     }
-
-
-def _add_detection(run: Run, found: Results) -> Results:
-    "Tell how well a detector tells replies of each model from those of people"
-    examples = run.work.data.split(run.settings.eval.split)
     sources: dict[str, list] = {}
-    said = {name: texts.items() for name, texts in _replies(run).items()}
-    for d in reply_dialogues(examples, said):
+    for d in reply_dialogues(examples, {name: texts.items() for name, texts in replies.items()}):
         sources.setdefault(d.source, []).append(d)
-    told = told_apart(sources, resamples=run.settings.eval.bootstrap)
     rows = [
         Result(name, AUC, ALL, len(sources[name]), i.value, i.low, i.high)
-        for name, i in told.items()
+        for name, i in told_apart(sources, resamples=s.eval.bootstrap).items()
     ]
-    return found._replace(rows=found.rows + rows)
+    notes = results.notes | {"example": _one_chat(examples[0], replies)}
+    return results._replace(rows=results.rows + rows, notes=notes)
 
 
-def _one_chat(run: Run) -> str:  # Markdown
+def _one_chat(example: Example, replies: Mapping[str, Mapping[str, str]]) -> str:  # Markdown
     "Show what people said, what the person really replied, and what each model replies"
-    example = run.work.data.split(run.settings.eval.split)[0]
-    said = [f"{m.name or m.role}: {parts_text(m.content)}" for m in example.context[-4:]]
-    replies = {"really said": example.reply}
-    replies |= {name: texts.get(example.id, "") for name, texts in _replies(run).items()}
-    width = max(map(len, replies))
-    lines = [f"{name:<{width}}  {shorten(text, 300)}" for name, text in replies.items()]
-    wrapped = [fill(line, 100, subsequent_indent=" " * (width + 2)) for line in lines]
-    before = [fill(line, 100) for line in "\n".join(said).splitlines()]
-    return "\n".join(["One chat", *before, "", *wrapped])
+    texts = {"really said": example.reply}
+    texts |= {name: by_id.get(example.id, "") for name, by_id in replies.items()}
+    width = max(map(len, texts))
+    before = [f"{m.name or m.role}: {parts_text(m.content)}" for m in example.context[-4:]]
+    after = [f"{name:<{width}}  {shorten(text, 300)}" for name, text in texts.items()]
+    wrapped = [fill(line, 100, subsequent_indent=" " * (width + 2)) for line in after]
+    return "\n".join(["One chat", *(fill(line, 100) for line in before), "", *wrapped])
 
 # %% ../../nbs/alignment/51_recipe.ipynb #HumanLM
 class HumanLM(Recipe):
@@ -716,7 +395,6 @@ class HumanLM(Recipe):
         "judge": JudgeConfig,
         "test_judge": EvalJudgeConfig,
         "reward": RewardConfig,
-        "prefixes": PrefixConfig,
         "advantage": AdvantageConfig,
         "eval": EvalConfig,
     }
@@ -733,40 +411,55 @@ class HumanLM(Recipe):
     def teaches(self, s: Settings) -> bool:
         return _lesson_steps(s) > 0 or any(MODES[name].supervised for name in s.run.methods)
 
-    def load(self, s: Settings, **given: Any) -> _AlignmentWork:
-        return _load_work(s, **given)
+    def load(
+        self,
+        s: Settings,
+        judge: Judge | None = None,  # in place of the one that settings name
+        reward: Callable | None = None,  # more to reward: trajectories → [B], nan = no score
+    ) -> _AlignmentWork:
+        "Read the data and make the judges"
+        data, levels = load_data(s), s.hierarchy.load()
+        _check_judges(s, data)
+        if judge is not None:
+            first = judge if hasattr(judge, "ledger") else OwnJudge(judge)
+        elif s.judge.model == LIKELIHOOD:
+            first = Reader()
+        else:
+            first = make_judge(s.judge, data.world, levels)
+        test = make_judge(s.test_judge, data.world, levels)
+        notes = {"judge": first.name, "test_judge": test.name, "judges": judges_record(s)}
+        ledgers = {"": first.ledger, "test judge": test.ledger}
+        fingerprint = data_fingerprint(data.examples)
+        return _AlignmentWork(fingerprint, ledgers, notes, data, first, test, reward)
 
     def begin(self, run: Run) -> None:
-        _begin(run)
+        "Write down what is learned and tested on"
+        s, data = run.settings, run.work.data
+        if is_main_process():
+            card = f"{dataset_card(data.examples)}\n{data.notes}\n"
+            atomic_write(run.folder / "data.md", card)
+            write_jsonl(run.folder / "examples.jsonl", data.split(s.eval.split))
+            if data.met:
+                print(f"{s.data.path}:{data.met} More: {run.folder / 'data.md'}", flush=True)
+        if warning := run.work.notes["judges"]["warning"]:
+            print(warning, file=sys.stderr)
 
     def vocabulary(self, run: Run) -> tuple[list[str], list[str]]:
-        return training_texts(run.work.data), [
-            tag
-            for level in run.settings.hierarchy.load().names
-            for tag in (opening(level), closing(level))
-        ]
+        levels = run.settings.hierarchy.load().names
+        tags = [tag for level in levels for tag in (opening(level), closing(level))]
+        return training_texts(run.work.data), tags
 
     def stages(self, run: Run) -> list[Stage]:
-        own = [
-            Stage(
-                name, "cold-start", _train_replies if MODES[name].supervised else _train_by_reward
-            )
-            for name in run.settings.run.methods
-        ]
-        return [Stage("cold-start", "base", _cold_start), *own]
+        stages = [Stage("cold-start", "base", _cold_start)]
+        for name in run.settings.run.methods:
+            train = _train_replies if MODES[name].supervised else _train_by_reward
+            stages.append(Stage(name, "cold-start", train))
+        return stages
 
     def contract(self, run: Run, name: str, tokenizer: Any) -> dict[str, str]:
         s, sources = run.settings, Counter(e.source for e in run.work.data.split("train"))
-        return contract(
-            s.model,
-            hierarchy_of(s, name),
-            settings_of(s, name).rollout,
-            name,
-            sources.most_common(1)[0][0],
-        )
-
-    def validate(self, run: Run, name: str, policy: Policy) -> float:
-        return _validation_score(run, name, policy)
+        rollout, [(source, _)] = settings_of(s, name).rollout, sources.most_common(1)
+        return contract(s.model, hierarchy_of(s, name), rollout, name, source)
 
     def evaluate(self, run: Run, name: str) -> list[Measurement]:
         s = run.settings
@@ -781,18 +474,15 @@ class HumanLM(Recipe):
         return {name: self.evaluate(run, name) for name in (*_beside(s), *names)}
 
     def complete(self, run: Run, found: Results) -> Results:
-        "Add which states go with good replies, and who judged"
+        "Add which states go with good replies, who judged, bits, and how human replies are"
         s = run.settings
-        states = importance(
-            {name: _evaluations_of(run, name) for name in run.models}, s.eval.bootstrap
-        )
-        notes = {"judges": judges_record(s)}
-        found = without_copies(found._replace(importance=states, notes=notes), s.test_judge)
+        answers = {name: _evaluations_of(run, name) for name in run.models}
+        states, notes = importance(answers, s.eval.bootstrap), {"judges": judges_record(s)}
+        found = found._replace(importance=states, notes=notes)
         found = _add_bits(run, found) if s.eval.bits else found
         if run.work.data.world or "response" not in s.hierarchy.load().names:
             return found
-        found = _add_detection(run, found)
-        return found._replace(notes=found.notes | {"example": _one_chat(run)})
+        return _add_detection(run, found)
 
     def tables(self, rows: Sequence[Result]) -> str:
         bits, states = bits_tables(rows), {r.level for r in rows} - {ALL, "response"}
@@ -802,19 +492,15 @@ class HumanLM(Recipe):
         return _plan_lines(s, load_data(s))
 
     def stage_plans(self, s: Settings) -> list[StagePlan]:
-        return [_cold_start_stage(s), *(_planned_stage(s, name) for name in s.run.methods)]
+        return [_stage_plan(s, name) for name in ("cold-start", *s.run.methods)]
 
     def traits(self, s: Settings) -> dict[str, str]:
         "What the modes ask for, whether they think, and what is rewarded"
-        own = {name: hierarchy_of(s, name).thinking for name in s.run.methods}
-        columns = {
-            "asks": [MODES[n].asks for n in own],
-            "thinking": list(own.values()),
-            "rewarded": [MODES[n].rewarded for n in own],
-        }
-        return {
-            name: ", ".join(dict.fromkeys(column)) or "none" for name, column in columns.items()
-        }
+        modes = [MODES[name] for name in s.run.methods]
+        thinking = [hierarchy_of(s, name).thinking for name in s.run.methods]
+        asks, rewarded = [mode.asks for mode in modes], [mode.rewarded for mode in modes]
+        columns = {"asks": asks, "thinking": thinking, "rewarded": rewarded}
+        return {name: ", ".join(dict.fromkeys(of)) or "none" for name, of in columns.items()}
 
     def sections(self) -> Mapping[str, tuple]:
         from humanlm.alignment.sections import SECTIONS

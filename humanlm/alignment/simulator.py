@@ -14,30 +14,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .contract import ModelChoice, PolicySetup, how_to_ask, load_policy
-from humanlm.alignment.scenes import (
-    RequestError,
-    Said,
-    Scene,
-    as_context,
-    as_persona,
-    optional,
-    read_scene,
-)
+from .scenes import RequestError, Said, Scene, as_context, as_persona, read_scene
 from ..clients.client import Client
 from ..clients.limits import Limits, PerLoop
 from ..clients.protocol import ChatReply, ChatRequest, LLMError, Usage
-from humanlm.core.basics import (
-    HumanLMError,
-    check_name,
-    missing_package,
-    near_miss,
-    run_sync,
-    shorten,
-)
+from ..core.basics import HumanLMError, check_name, missing_package, run_sync, shorten
 from ..core.html import Table, tag
 from ..data.records import Example, Persona
 from ..data.trajectory import Completion
-from ..hierarchy.composed import StateSource, check_composed, compose, thinks_first
+from ..hierarchy.composed import check_composed, compose, thinks_first
 from ..hierarchy.parsing import ParsePolicy, clean_reply, parse, spoken, thought_of
 from ..hierarchy.prompts import HierarchyConfig, make_rows
 from ..methods.policies import RolloutError
@@ -50,19 +35,15 @@ class Utterance(NamedTuple):
 
     text: str  # as far as it can be read
     status: str = "ok"  # what the parser said
-    thought: str = (
-        ""  # what was thought before it: its own, also where it never ended, or composed of states
-    )
+    thought: str = ""  # before it: its own, also where it never ended, or composed of states
     finish: str = "stop"  # stop or length
     is_read: bool = True  # whether the level was found; a reply is heard all the same
 
     def until(self, stop: Sequence[str]) -> "Utterance":
         "The same as others see it: without blanks around it, up to the first of these strings"
         ends = [self.text.find(s) for s in stop if s in self.text]
-        return self._replace(
-            text=self.text[: min(ends, default=None)].strip(),
-            finish="stop" if ends else self.finish,
-        )
+        text = self.text[: min(ends, default=None)].strip()
+        return self._replace(text=text, finish="stop" if ends else self.finish)
 
 # %% ../../nbs/alignment/08_simulator.ipynb #read_utterance
 def _read_utterance(
@@ -72,18 +53,14 @@ def _read_utterance(
     hierarchy: HierarchyConfig = HierarchyConfig(),  # of the model
 ) -> Utterance:
     "Read what a model wrote"
-    thinks, said = thinks_first(row) and row["form"] != "thought", completion.text
-    read = parse(
-        said,
-        row.get("levels", level),
-        ParsePolicy(hierarchy.strict, thinks_first(row), form=row["form"]),
-    )
+    thinks, written = thinks_first(row) and row["form"] != "thought", completion.text
+    reading = ParsePolicy(hierarchy.strict, thinks_first(row), form=row["form"])
+    read = parse(written, row.get("levels", level), reading)
     text, names = read.fields.get(level, ""), hierarchy.load().names
     if level == "response":
-        text = spoken(text, names) or clean_reply("<think>" * thinks + said, names)
-    ended = thought_of(said)
-    own = (said if ended is None else ended) if thinks else ""
-    thought = row.get("thought", own)
+        text = spoken(text, names) or clean_reply("<think>" * thinks + written, names)
+    ended = thought_of(written)
+    thought = row.get("thought", (written if ended is None else ended) if thinks else "")
     finish = "length" if completion.finish == "length" else "stop"
     return Utterance(text, read.status, thought.strip(), finish, level in read.fields)
 
@@ -105,14 +82,8 @@ class _RowWriter:
             return await self.policy.generate([row] * len(sampling.seed), sampling)
         return await self._batches.get().add((row, sampling))
 
-    async def each(self, rows: Sequence[dict], sampling: Sampling) -> list[Completion]:
-        "Complete every row once, all with the same seed"
-        found = await asyncio.gather(
-            *(self(row, replace(sampling, seed=(sampling.seed,))) for row in rows)
-        )
-        return [completion for [completion] in found]
-
     def _answers(self, asked):
+        "Answer (row, sampling) pairs; where they fail together, each by itself"
         try:
             with self._lock:
                 return self._written(asked)
@@ -120,21 +91,19 @@ class _RowWriter:
             return [self._answers([one])[0] for one in asked] if len(asked) > 1 else [e]
 
     def _written(self, asked):
-        kinds, found = {}, [None] * len(asked)
+        kinds, answers = {}, [None] * len(asked)
         self.sizes.append(len(asked))
-        for i, (_, sampling) in enumerate(asked):
-            kinds.setdefault(replace(sampling, seed=None), []).append(i)
-        for kind, places in kinds.items():
-            rows = [
-                asked[i][0] | {"row_id": f"{i}:{asked[i][0]['row_id']}"}
-                for i in places
-                for _ in asked[i][1].seed
-            ]
-            drawn = tuple(seed for i in places for seed in asked[i][1].seed)
-            written = iter(run_sync(self.policy.generate(rows, replace(kind, seed=drawn))))
-            for i in places:
-                found[i] = [next(written) for _ in asked[i][1].seed]
-        return found
+        for i, (row, sampling) in enumerate(asked):
+            named = row | {"row_id": f"{i}:{row['row_id']}"}
+            drawn = kinds.setdefault(replace(sampling, seed=None), [])
+            drawn += [(i, named, seed) for seed in sampling.seed]
+        for kind, drawn in kinds.items():
+            places, rows, numbers = map(list, zip(*drawn))
+            for i, c in zip(
+                places, run_sync(self.policy.generate(rows, replace(kind, seed=tuple(numbers))))
+            ):
+                answers[i] = [*(answers[i] or []), c]
+        return answers
 
 # %% ../../nbs/alignment/08_simulator.ipynb #Speech
 class Speech(NamedTuple):
@@ -147,19 +116,13 @@ class Speech(NamedTuple):
 
     def reply(self) -> ChatReply:
         "The same as any chat model gives it; level, statuses and thoughts stand beside the text"
-        texts = tuple(u.text for u in self.said)
-        extra = {"level": self.scene.level}
-        extra |= {
-            "statuses": [u.status for u in self.said],
-            "thoughts": [u.thought for u in self.said],
-        }
-        return ChatReply(
-            texts[0],
-            Usage(1, 0, self.tokens_in, self.tokens_out, 0.0),
-            finish=self.finish,
-            texts=texts if len(texts) > 1 else (),
-            extra=extra,
-        )
+        extra: dict = {"level": self.scene.level}
+        extra["statuses"] = [u.status for u in self.said]
+        extra["thoughts"] = [u.thought for u in self.said]
+        first, *others = texts = tuple(u.text for u in self.said)
+        usage = Usage(1, 0, self.tokens_in, self.tokens_out, 0.0)
+        several = texts if others else ()
+        return ChatReply(first, usage, finish=self.finish, texts=several, extra=extra)
 
     @property
     def finish(self) -> str:
@@ -181,16 +144,15 @@ class SimulatorClient(Client):
         hierarchy: Mapping[str, Any] = {},  # settings that come before the model's own
         **options,  # as for `Client`
     ):
-        self.dtype, ready = dtype, isinstance(model, PolicySetup)
-        self.asking = dict(hierarchy)
-        super().__init__(
-            f"simulator/{'policy' if ready else model}", limits or LOCAL_LIMITS, **options
-        )
+        ready = isinstance(model, PolicySetup)
+        name = f"simulator/{'policy' if ready else model}"
+        super().__init__(name, limits or LOCAL_LIMITS, **options)
         self.place: Any = None if ready else ModelChoice(str(model)).place
+        self._load = lambda: load_policy(self.place, dtype, hierarchy)
         self.setup: PolicySetup = (
             model
             if isinstance(model, PolicySetup)
-            else _loaded(self.name, lambda: how_to_ask(self.place, self.asking))[2]
+            else _loaded(self.name, lambda: how_to_ask(self.place, hierarchy)[2])
         )
         self.compose = self.setup.compose if compose is None else compose
         if self.compose:
@@ -206,9 +168,7 @@ class SimulatorClient(Client):
         "Load the weights, once"
         with self._lock:
             if self.write is None:
-                self.setup = _loaded(
-                    self.name, lambda: load_policy(self.place, self.dtype, self.asking)
-                )
+                self.setup = _loaded(self.name, self._load)
                 self.write = _RowWriter(self.setup.policy)
 
     async def say(
@@ -220,31 +180,64 @@ class SimulatorClient(Client):
     ) -> dict[str, Utterance]:  # level → what was said
         "Ask about an example; a composed reply comes after its states"
         self.open()
-        own, h = sampling or self.setup.sampling, self.setup.hierarchy
-        if self.compose and states is None and (levels is None or "response" in levels):
-            said = await self.say(example, h.load().states, sampling)
-            said |= await self.say(
-                example,
-                ["response"],
-                sampling,
-                {level: u.text for level, u in said.items() if u.is_read},
-            )
-            return {level: said[level] for level in levels or said}
+        drawn: Any = sampling or self.setup.sampling
+        answers, h = {}, self.setup.hierarchy
+        written = self._written(example, levels, replace(drawn, seed=(drawn.seed,)), states)
+        for row, [completion] in await written:
+            for level in row.get("levels", (row["level"],)):
+                answer = _read_utterance(completion, row, level, h)
+                last = level == row["level"]  # a shared completion has its thought before this one
+                answers[level] = answer if last else answer._replace(thought="")
+        return {level: answers[level] for level in levels or answers}
+
+    async def _written(self, example, levels, sampling, states=None, most=None):
+        "Write levels, a composed reply after its states, once for each seed: rows and completions"
+        h, before, reply = self.setup.hierarchy, [], "response"
+        composes = self.compose and (levels is None or reply in levels)
+        if composes and states is None:
+            first = replace(sampling, seed=sampling.seed[:1])
+            before, states = await self._written(example, h.load().states, first), {}
+            for row, [completion] in before:
+                answer = _read_utterance(completion, row, row["level"], h)
+                states |= {row["level"]: answer.text} if answer.is_read else {}
+            levels = [reply]
         rows = make_rows([example], h, levels)
-        if self.compose:
-            rows = [
-                compose(row, states or {}) if row["level"] == "response" else row for row in rows
-            ]
-        return {
-            level: _at(level, completion, row, h)
-            for row, completion in zip(rows, await self.write.each(rows, own))
-            for level in row.get("levels", (row["level"],))
-        }
+        if self.compose or states:
+            rows = [compose(r, states or {}) if r["level"] == reply else r for r in rows]
+        if most:
+            rows = [row | {"max_tokens": min(row["max_tokens"], most)} for row in rows]
+        answers = await asyncio.gather(*(self.write(row, sampling) for row in rows))
+        return [*before, *zip(rows, answers)]
 
     async def answer(self, request: ChatRequest) -> Speech:
         "Answer a request; `RequestError` says what is wrong with it"
         self.open()
-        return await _speech(self, request)
+        scene, h = read_scene(request, self.levels, self.setup.source), self.setup.hierarchy
+        if request.schema:
+            raise RequestError(
+                "A simulated person writes no JSON. Ask without a schema.", "response_format"
+            )
+        if scene.states:
+            try:
+                check_composed(h)
+            except HumanLMError as e:
+                why = f"This model cannot reply after given states: {e}"
+                raise RequestError(why, "states") from e
+        options = {"temperature": request.temperature, "top_p": request.top_p}
+        drawn = {name: float(value) for name, value in options.items() if value is not None}
+        sampling: Any = replace(self.setup.sampling, **drawn, seed=tuple(seeds(request)))
+        try:
+            written = await self._written(
+                scene.example, [scene.level], sampling, scene.states or None, request.max_tokens
+            )
+        except LLMError:
+            raise
+        except HumanLMError as e:
+            raise RequestError(str(e), "messages", code="context_length_exceeded") from e
+        row, completions = written[-1]
+        said = [_read_utterance(c, row, scene.level, h).until(request.stop) for c in completions]
+        tokens_in = sum(len(cs[0].prompt_ids) for _, cs in written)
+        return Speech(scene, said, tokens_in, sum(len(c.ids) for _, cs in written for c in cs))
 
     async def send(self, request: ChatRequest) -> ChatReply:
         if request.model not in ("", self.model):
@@ -258,29 +251,8 @@ class SimulatorClient(Client):
         except HumanLMError:
             raise
         except Exception as e:
-            raise LLMError(
-                "server", f"{self.name} failed: {type(e).__name__}: {shorten(e, 200)}"
-            ) from e
-
-# %% ../../nbs/alignment/08_simulator.ipynb #drawn_as
-def _drawn_as(
-    request: ChatRequest,
-    own: Sampling,  # of the model, where the request leaves something open
-) -> Any:  # a `Sampling` with a seed per answer
-    "Say how the answers to a request are drawn"
-    wanted = {
-        name: getattr(request, name)
-        for name in ("temperature", "top_p")
-        if getattr(request, name) is not None
-    }
-    return replace(
-        own, **{name: float(value) for name, value in wanted.items()}, seed=tuple(seeds(request))
-    )
-
-
-def _at(level, completion, row, hierarchy):
-    said = _read_utterance(completion, row, level, hierarchy)
-    return said if level == row["level"] else said._replace(thought="")
+            why = f"{self.name} failed: {type(e).__name__}: {shorten(e, 200)}"
+            raise LLMError("server", why) from e
 
 
 def _loaded(name, load):
@@ -291,67 +263,6 @@ def _loaded(name, load):
     except HumanLMError as e:
         raise LLMError("unknown model", f"{name}: {e}") from e
 
-# %% ../../nbs/alignment/08_simulator.ipynb #_speech
-def _given_states(client, request):
-    "Read the states that a reply is wanted after"
-
-    def fits(states):
-        return isinstance(states, dict) and all(isinstance(text, str) for text in states.values())
-
-    states = (
-        optional(request.extra or {}, "states", fits, "an object with a text for each level") or {}
-    )
-    known = [level for level in client.levels if level != "response"]
-    for level in states:
-        if level not in known:
-            raise RequestError(
-                f"Unknown state {shorten(repr(level))}.{near_miss(str(level), known)}", "states"
-            )
-    if states:
-        try:
-            check_composed(client.setup.hierarchy)
-        except HumanLMError as e:
-            raise RequestError(f"This model cannot reply after given states: {e}", "states") from e
-    return states
-
-
-async def _speech(client, request):
-    "Answer a request to a client whose weights are loaded"
-    scene, h = read_scene(request, client.levels, client.setup.source), client.setup.hierarchy
-    if request.schema:
-        raise RequestError(
-            "A simulated person writes no JSON. Ask without a schema.", "response_format"
-        )
-    row = make_rows([scene.example], h, [scene.level])[0]
-    row["max_tokens"] = min(row["max_tokens"], request.max_tokens)
-    drawn, before, states = (
-        _drawn_as(request, client.setup.sampling),
-        [],
-        _given_states(client, request),
-    )
-
-    async def write(rows):
-        before.extend(await client.write.each(rows, replace(drawn, seed=drawn.seed[0])))
-        return before
-
-    try:
-        if (client.compose or states) and scene.level == "response":
-            row = compose(
-                row, states or (await StateSource(h, write)([scene.example]))[scene.example.id]
-            )
-        found = await client.write(row, drawn)
-    except LLMError:
-        raise
-    except HumanLMError as e:
-        raise RequestError(str(e), "messages", code="context_length_exceeded") from e
-    said = [_read_utterance(c, row, scene.level, h).until(request.stop) for c in found]
-    return Speech(
-        scene,
-        said,
-        sum(len(c.prompt_ids) for c in [*before, found[0]]),
-        sum(len(c.ids) for c in [*before, *found]),
-    )
-
 # %% ../../nbs/alignment/08_simulator.ipynb #SimulatedReply
 @dataclass(frozen=True)
 class SimulatedReply:
@@ -360,22 +271,15 @@ class SimulatedReply:
     text: str  # the reply; empty if the model wrote none
     states: dict[str, str]  # level → state, as far as they could be read
     thought: str = ""  # what was thought before the reply
-    statuses: dict[str, str] | None = (
-        None  # level → what the parser said; None = nothing was parsed
-    )
+    statuses: dict[str, str] | None = None  # level → what the parser said; None = nothing parsed
 
     def __str__(self) -> str:
         return self.text
 
     def _repr_html_(self) -> str:
-        rows = [*self.states.items(), *([("thought", self.thought)] if self.thought else [])]
-        table = (
-            Table(
-                ("asked for", "said"), [(tag("th", name), said) for name, said in rows], "l"
-            ).html()
-            if rows
-            else ""
-        )
+        shown = self.states | ({"thought": self.thought} if self.thought else {})
+        rows = [(tag("th", name), text) for name, text in shown.items()]
+        table = Table(("asked for", "said"), rows, "l").html() if rows else ""
         reply = tag("blockquote", self.text or tag("i", "no reply"), style="white-space:pre-wrap")
         return tag("div", reply, table, style="max-width:690px")._repr_html_()
 
@@ -426,23 +330,10 @@ class Simulator:
     async def areply(self, context: Said | Sequence[Said], states: bool = True) -> SimulatedReply:
         "Answer as this person would; to be awaited"
         user = self.persona.user_id
-        example = Example(
-            "simulated",
-            self.source,
-            "test",
-            user,
-            "simulated",
-            self.persona,
-            as_context(context, user),
-            "",
-        )
+        messages, name = as_context(context, user), "simulated"
+        example = Example(name, self.source, "test", user, name, self.persona, messages, "")
         said = await self.client.say(example, None if states else ["response"], self.sampling)
         said = said if states else {"response": said["response"]}
-        return SimulatedReply(
-            text=said["response"].text,
-            thought=said["response"].thought,
-            states={
-                level: u.text for level, u in said.items() if level != "response" and u.is_read
-            },
-            statuses={level: u.status for level, u in said.items()},
-        )
+        read = {level: u.text for level, u in said.items() if level != "response" and u.is_read}
+        statuses = {level: u.status for level, u in said.items()}
+        return SimulatedReply(said["response"].text, read, said["response"].thought, statuses)

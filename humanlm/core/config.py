@@ -236,7 +236,6 @@ _OF_ASKING = (
     "budget",
     "max_failed_share",
     "second",
-    "audit_every",
 )
 HARMLESS = (
     "run.name",

@@ -36,8 +36,6 @@ class RolloutConfig:
     """Temperature of training."""
     top_p: float = 1.0
     """Share of probability to draw from. 1: all."""
-    interleave_truth: bool = False
-    """Put the real reply among the candidates of each group that asks for a reply."""
     parts: int = 1
     """Parts in which the completions of a step are written: a judge scores one while the next is
     written. Other draws than in one, where transformers write."""

@@ -120,8 +120,6 @@ class JudgeConfig(ChatConfig):
     "Largest share of scores that may fail before the run stops."
     second: str | None = None
     "Another judge, whose agreement an audit measures."
-    audit_every: int | None = None
-    "Steps of training between two audits of the judge; 0: one at the start; null: none."
     reader: str = "frozen"
     """With likelihood, who finds the reply likely: frozen (the cold start) or live (the policy)."""
 
@@ -148,10 +146,6 @@ class JudgeConfig(ChatConfig):
         )
         hint = near_miss(self.reader, READERS)
         yield self.reader in READERS, f"reader is {shorten(repr(self.reader))}.{hint}"
-        yield (
-            self.audit_every is None or self.audit_every >= 0,
-            f"audit_every must not be negative, got {self.audit_every}",
-        )
         yield (
             0 <= self.max_failed_share <= 1,
             f"max_failed_share must lie between 0 and 1, got {self.max_failed_share}",

@@ -21,8 +21,6 @@ from humanlm.alignment.bits import (
 from humanlm.alignment.evaluation import (
     METRICS,
     Evaluation,
-    bundle_request,
-    bundles,
     evaluate_model,
     importance,
     judge_texts,
@@ -34,7 +32,6 @@ from humanlm.alignment.evaluation import (
     reference_texts,
     save_evaluations,
     tables,
-    without_copies,
 )
 from ..alignment.published import paper_tables, read_measured
 from ..alignment.recipe import STATE_TEXT
@@ -95,10 +92,10 @@ def _count_questions(task: Task, c: Comparison) -> int:
     reads, empty = readable(c.settings.test_judge), dict.fromkeys(levels.names, "")
     texts = task.texts or [empty] * len(c.rows.examples)
     asked = (
-        bundles(questions(0, example, said, e.reply_states, levels.states, reads))
+        questions(example, said, e.reply_states, levels.states, reads)
         for example, said in zip(c.rows.examples, texts)
     )
-    return sum(map(len, asked)) * (e.samples if task.system.kind in ASKED else 1)
+    return sum(map(len, asked))
 
 # %% ../../nbs/studies/03_comparison.ipynb #plan
 def _plan(c: Comparison) -> str:
@@ -118,9 +115,9 @@ def _plan(c: Comparison) -> str:
         )
     texts, reads = dict.fromkeys(c.levels, STATE_TEXT), readable(s.test_judge)
     samples = [
-        bundle_request(b)
+        request
         for e in rows[:20]
-        for b in bundles(questions(0, e, texts, s.eval.reply_states, reads=reads))
+        for _, request in questions(e, texts, s.eval.reply_states, reads=reads)
     ]
     work = Workload("evaluation", sum(asked.values()), samples)
     lines += judging_plan(s.test_judge, [work], s.hierarchy.load())
@@ -229,8 +226,7 @@ def _write_page(c: Comparison) -> Path:  # of report.html
     "Write one page with tables, intervals and texts, without scripts and requests"
     run, systems = RunFolder(c.folder), [task.system for task in c.tasks]
     run.pieces["evaluations"] = {s.name: evaluations(run)[s.name] for s in systems}
-    composed = [task.system.name for task in c.tasks if task.settings.rollout.compose]
-    about = statement(run.config, composed)
+    about = statement(run.config)
     del about[2:3]
     lines = [*readable_text(run), *scored_said(run), *about]
     items = [
@@ -278,7 +274,6 @@ def compare(c: Comparison) -> Results:
             models = {name: some for name, some in said.items() if name not in beside}
             notes = {"judges": judges_record(s)}
             found = found._replace(importance=importance(models, s.eval.bootstrap), notes=notes)
-            found = without_copies(found, s.test_judge)
             if s.eval.bits:
                 found = with_bits(found, _bits_of_all(c), rows, s.eval.bootstrap)
             save_results(c.folder / "results.json", found)

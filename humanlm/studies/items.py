@@ -105,7 +105,7 @@ def _run_items(
     for name, path in models.items():
         examples |= {e.id: e for e in load_examples(path.parent.parent / "examples.jsonl")}
         for e in load_evaluations(path):
-            if e.sample == 0 and "response" in e.texts:
+            if "response" in e.texts:
                 score = e.scores.get("response_alignment", {}).get("response")
                 replies.setdefault(e.example_id, {})[name] = e.texts["response"]
                 judged.setdefault(e.example_id, {})[name] = score.value if score else math.nan

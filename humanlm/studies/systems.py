@@ -55,7 +55,7 @@ GROUPS: dict[str, type] = {
     "judge": JudgeConfig,
     "test_judge": EvalJudgeConfig,
     "eval": EvalConfig,
-    **dict.fromkeys(("sft", "reward", "advantage", "prefixes", "trainer", "plan", "verl"), dict),
+    **dict.fromkeys(("sft", "reward", "advantage", "trainer", "plan", "verl"), dict),
 }
 ABOUT = (
     "Compare runs, models and replies of other systems on the same held-out rows. Rows, levels "

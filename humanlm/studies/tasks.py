@@ -57,7 +57,7 @@ def _conditions(
             "model": [s.model.template, s.model.dtype, s.model.max_prompt_tokens],
             **({"composed": s.rollout.states_from} if s.rollout.compose else {}),
             "sampling": s.rollout.eval_sampling(s.run.seed),
-            "eval": [s.eval.batch, s.eval.reply_states, s.eval.samples, s.eval.no_repeat_ngram],
+            "eval": [s.eval.batch, s.eval.reply_states, s.eval.no_repeat_ngram],
             "judge": {name: getattr(s.test_judge, name) for name in RUBRIC},
         }
     )

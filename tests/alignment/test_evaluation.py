@@ -10,14 +10,12 @@ from humanlm.alignment.evaluation import (
     BESIDE,
     PEOPLE,
     Evaluation,
-    commonest_states,
     importance,
     judge_texts,
     measured,
     people_texts,
     scored_shares,
     tables,
-    without_copies,
 )
 from humanlm.core.basics import run_sync
 from humanlm.data.records import Example, Message, Persona
@@ -57,15 +55,6 @@ def letters(texts):
     return counts / np.linalg.norm(counts, axis=1, keepdims=True)
 
 
-def same_words(request):
-    "Judge of one's own: looks at texts alone, whatever is asked"
-    truth = set(request.truth.lower().split())
-    return {
-        id: len(truth & set(text.lower().split())) / len(truth)
-        for id, text in request.candidates.items()
-    }
-
-
 def declared(request):
     return {id: len(text) % 7 / 7 for id, text in request.candidates.items()}
 
@@ -78,15 +67,8 @@ def by_level(request):
     return {id: (len(text) + len(request.level)) % 5 / 5 for id, text in request.candidates.items()}
 
 
-def reward_model(request):
-    return {id: 1 / (1 + math.exp(-len(text) / 20)) for id, text in request.candidates.items()}
-
-
 JUDGES = {
     "sentence vectors": (EmbedJudge(letters), False),
-    "likeness of words": (OwnJudge(same_words), False),
-    "a reward model": (OwnJudge(reward_model), False),
-    "a constant": (OwnJudge(lambda r: dict.fromkeys(r.candidates, 0.5)), False),
     "one that declares it": (OwnJudge(declared), False),
     "rules": (RuleJudge(), True),
     "one that looks at the level": (OwnJudge(by_level), True),
@@ -104,8 +86,7 @@ def compared(judge, states=("stance", "goal", "communication")):
         for name, texts in said.items()
     }
     found = results({name: measured(own, ROWS) for name, own in models.items()}, 50)
-    name = "mine:judge" if isinstance(judge, OwnJudge) else "rule"
-    return without_copies(found._replace(importance=importance(models, 50)), EvalJudgeConfig(name))
+    return found._replace(importance=importance(models, 50))
 
 
 @pytest.mark.parametrize("name", JUDGES)
@@ -179,12 +160,6 @@ def test_who_has_no_other_reply_has_no_score_and_not_zero():
 def test_what_nobody_wrote_does_not_stand_beside(pool, names):
     rows = [e for e in pool if e.split == "test"]
     assert list(people_texts(rows, pool)) == names and set(names) <= {*BESIDE}
-
-
-def test_the_constant_state_is_what_the_models_wrote_most_often():
-    texts = [{"stance": "for it"}, {"stance": "against it"}, {"stance": "for it"}, {"stance": ""}]
-    own = run_sync(judge_texts(POOL[:4], texts, RuleJudge(), states=("stance",)))
-    assert commonest_states(own, ["stance", "goal"]) == {"stance": "for it"}
 
 
 # ---- shares that were scored

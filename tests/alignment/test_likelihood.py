@@ -22,7 +22,7 @@ from humanlm.alignment.likelihood import (
     group_credits,
     reply_loss,
 )
-from humanlm.alignment.modes import PrefixConfig, training_rows
+from humanlm.alignment.modes import training_rows
 from humanlm.core.basics import ConfigError, read_jsonl, run_sync
 from humanlm.data.records import Example, Message, Persona
 from humanlm.data.trajectory import Completion, load_trajectories
@@ -110,7 +110,6 @@ def settings(**reward):
         hierarchy=ASKED,
         reward=RewardConfig(**reward),
         rollout=RolloutConfig(group_size=4),
-        prefixes=PrefixConfig(),
         advantage=AdvantageConfig(),
         judge=JudgeConfig(model="likelihood"),
         run=SimpleNamespace(seed=0),
@@ -314,9 +313,7 @@ def test_what_follows_from_the_reader_is_filled_in_and_the_rest_refused(capsys):
     assert read("--trainer.beta", "0.1").trainer["beta"] == 0.1
     refused = {
         ("--run.methods", "[joint]"): "joint is paid for other texts",
-        ("--run.validate", "5"): "run.validate",
         ("--rollout.parts", "2"): "rollout.parts",
-        ("--judge.audit_every", "0"): "audit_every",
         ("--judge.model", "rule", "--reward.credit", "mixture"): "need judge.model likelihood",
         ("--test_judge.model", "likelihood"): "no judge 'likelihood'",
     }

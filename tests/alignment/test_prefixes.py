@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from humanlm.alignment.grpo import alignment_method
-from humanlm.alignment.modes import PrefixConfig, _choose, _Entry, _PrefixMap, training_rows
+from humanlm.alignment.modes import _Entry, _PrefixMap, training_rows
 from humanlm.core.basics import DataError, run_sync
 from humanlm.data.records import sample_examples
 from humanlm.data.trajectory import Score
@@ -16,16 +16,19 @@ from humanlm.methods.sampling import repeat_rows
 from humanlm.rewards.judges import RuleJudge
 from humanlm.training.run import read_settings
 
-
-def states(**config):
-    return _PrefixMap(HIERARCHY, PrefixConfig(**config))
+ORDER = [{"level": "stance", "example_id": f"e{i}"} for i in range(6)]
 
 
-def offered(*entries, **config):
-    found = states(**config)
+def states(threshold=0.9):
+    levels = [replace(d, threshold=d.threshold and threshold) for d in HIERARCHY]
+    return _PrefixMap(Hierarchy(levels), ORDER)
+
+
+def offered(*entries):
+    found = states()
     for reward, step, text in entries:
         found.offer(_Entry("stance", "e1", text, reward, step))
-    return found.get("stance", "e1")
+    return found.entries["stance"]["e1"]
 
 
 # ---- what enters (acceptance 6)
@@ -46,7 +49,7 @@ def test_nothing_below_the_threshold_and_nothing_empty_enters(reward, text, ente
     assert states().offer(_Entry("stance", "e1", text, reward, 0)) is enters
 
 
-def test_the_threshold_is_the_levels_own_unless_one_is_set():
+def test_the_threshold_is_the_levels_own():
     assert states().offer(_Entry("stance", "e1", "x", 0.5, 0)) is False and states(
         threshold=0.5
     ).offer(_Entry("stance", "e1", "x", 0.5, 0))
@@ -69,21 +72,7 @@ def test_best_ever_and_the_newest_among_equals(entries, kept):
     assert offered(*entries).field == kept
 
 
-@pytest.mark.parametrize(
-    "entries,kept",
-    [
-        ([(1.0, 1, "a"), (0.9, 2, "b")], "b"),
-        ([(1.0, 1, "a"), (0.1, 2, "b")], "a"),
-        ([(0.9, 3, "a"), (1.0, 3, "b"), (0.95, 3, "c")], "b"),
-    ],
-)
-def test_recent_keeps_the_newest_that_is_good_enough(entries, kept):
-    assert offered(*entries, keep="recent").field == kept
-
-
 # ---- which row is asked
-
-ORDER = {f"e{i}": i for i in range(6)}
 
 
 def with_stances(*examples):
@@ -95,22 +84,22 @@ def with_stances(*examples):
 
 def test_the_rule_of_choice():
     found = with_stances("e1", "e4")
-    assert _choose(found, "stance", "e0", ORDER) == ("stance", "e0", ())
-    assert _choose(found, "emotion", "e1", ORDER) == (
+    assert found.choose("stance", "e0") == ("stance", "e0", ())
+    assert found.choose("emotion", "e1") == (
         "emotion",
         "e1",
         (("stance", "stance of e1"),),
     )
-    assert _choose(found, "emotion", "e2", ORDER)[:2] == ("emotion", "e4"), (
+    assert found.choose("emotion", "e2")[:2] == ("emotion", "e4"), (
         "the next example that has something to stand on"
     )
-    assert _choose(found, "emotion", "e5", ORDER)[:2] == ("emotion", "e1"), "the order is a circle"
-    assert _choose(found, "emotion", "e2", ORDER, [("emotion", "e4")])[:2] == ("emotion", "e1")
-    assert _choose(found, "emotion", "e2", ORDER, [("emotion", "e4"), ("emotion", "e1")])[:2] == (
+    assert found.choose("emotion", "e5")[:2] == ("emotion", "e1"), "the order is a circle"
+    assert found.choose("emotion", "e2", [("emotion", "e4")])[:2] == ("emotion", "e1")
+    assert found.choose("emotion", "e2", [("emotion", "e4"), ("emotion", "e1")])[:2] == (
         "stance",
         "e2",
     ), "one level down"
-    assert _choose(found, "response", "e2", ORDER)[:2] == ("emotion", "e4"), (
+    assert found.choose("response", "e2")[:2] == ("emotion", "e4"), (
         "as many levels down as it takes"
     )
 
@@ -119,7 +108,7 @@ def test_a_prefix_is_the_chain_that_was_written_not_a_mixture():
     found = with_stances("e1")
     found.offer(_Entry("emotion", "e1", "calm", 1.0, 1, (("stance", "stance of e1"),)))
     found.offer(_Entry("stance", "e1", "another stance", 1.0, 2))
-    assert _choose(found, "belief", "e1", ORDER).prefix == (
+    assert found.choose("belief", "e1")[2] == (
         ("stance", "stance of e1"),
         ("emotion", "calm"),
     )
@@ -136,13 +125,11 @@ def test_saved_and_loaded_it_is_the_same(tmp_path):
     path = found.save(tmp_path / "prefixes.json")
     again = states()
     again.load(path)
-    assert (
-        again.get("stance", "e2") == found.get("stance", "e2")
-        and again.entries.keys() == found.entries.keys()
-    )
-    assert again.get("emotion", "e1")[:2] == found.get("emotion", "e1")[:2] and again.get(
-        "emotion", "e1"
-    ).before == (("stance", "a"),)
+    assert again.entries["stance"] == found.entries["stance"]
+    assert again.entries.keys() == found.entries.keys()
+    emotion = again.entries["emotion"]["e1"]
+    assert emotion[:2] == found.entries["emotion"]["e1"][:2]
+    assert emotion.before == (("stance", "a"),)
     assert again.save(tmp_path / "again.json").read_bytes() == path.read_bytes()
     assert not list(tmp_path.glob("*.tmp*"))
 
@@ -153,11 +140,11 @@ def test_what_no_longer_reaches_a_raised_threshold_is_not_built_on(tmp_path):
         found.offer(_Entry("stance", example, f"stance of {example}", reward, 0))
     path, strict = found.save(tmp_path / "prefixes.json"), states(threshold=0.9)
     strict.load(path)
-    assert strict.get("stance", "e1") is None and strict.get("stance", "e2").reward == 0.95
-    assert _choose(strict, "emotion", "e1", ORDER)[:2] == ("emotion", "e2")
+    assert [e.reward for e in strict.entries["stance"].values()] == [0.95]
+    assert strict.choose("emotion", "e1")[:2] == ("emotion", "e2")
     again = states(threshold=0.5)
     again.load(path)
-    assert len(again) == 2
+    assert len(again.entries["stance"]) == 2
 
 
 @pytest.mark.parametrize("parts", [1, 2])
@@ -174,7 +161,7 @@ def test_a_step_written_in_parts_asks_and_keeps_what_one_in_a_piece_does(parts):
     examples = [replace(e, id=f"e{i}") for i, e in enumerate(sample_examples()[:4])]
     rows = training_rows(examples, config.hierarchy, "prefix-chaining")
     method = alignment_method(config, RuleJudge(), rows, examples, "prefix-chaining")
-    method.memory.states.offer(_Entry("stance", "e0", "for it", 1.0, 0))
+    method.memory.offer(_Entry("stance", "e0", "for it", 1.0, 0))
     step = repeat_rows([method.memory.rows["goal", e.id] for e in examples], 2)
     found = run_sync(
         method.rollout(
@@ -208,7 +195,7 @@ def test_a_broken_file_is_refused_and_nothing_changes(tmp_path, text):
     found = with_stances("e1")
     with pytest.raises(DataError, match="prefixes.json"):
         found.load(tmp_path / "prefixes.json")
-    assert len(found) == 1
+    assert len(found.entries["stance"]) == 1
 
 
 def test_other_levels_are_refused(tmp_path):

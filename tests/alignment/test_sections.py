@@ -11,7 +11,7 @@ from pages import read
 
 from humanlm.alignment.evaluation import Evaluation, judges_record, save_evaluations
 from humanlm.alignment.modes import judge_trains
-from humanlm.alignment.sections import SECTIONS, _completions_html, statement
+from humanlm.alignment.sections import SECTIONS, statement
 from humanlm.core.basics import atomic_write, to_json, write_jsonl
 from humanlm.core.html import Html, figure_svg, markdown_html
 from humanlm.data.records import Example, Message, Persona
@@ -238,7 +238,6 @@ def test_it_says_which_judge_the_numbers_come_from(config, said, unsaid):
         ({}, True),
         ({"reward": {"alignment": 0.0, "format": 1.0}}, False),
         ({"reward": {"alignment": 0, "extra": "m:f"}}, False),
-        ({"reward": {"alignment": 0.0}, "run": {"validate": 5}}, True),
         ({"reward": {"alignment": 0.0}, "run": {"methods": ["humanlm-composed"]}}, True),
         ({"reward": {"alignment": 0.0, "reading": 0}, "rollout": {"compose": True}}, False),
     ],
@@ -288,7 +287,6 @@ def test_it_opens_with_what_the_run_was(page):
         "0.60</b><br><small>0.55 to 0.65",
         "humanlm − cold-start",
         "no score · judge failed",
-        "0.00 · bad format",
         "feedfacefeedface",
     ],
 )
@@ -327,10 +325,8 @@ def test_hostile_text_stays_text(page, hostile):
 
 def test_hostile_names_stay_text():
     rows = [Result(HOSTILE, HOSTILE, HOSTILE, 2, 0.5, 0.4, 0.6)]
-    answer = {HOSTILE: Evaluation("1", "1", {HOSTILE: HOSTILE}, {})}
     pages = (
         _results_html(rows, {(HOSTILE, HOSTILE): HOSTILE}),
-        _completions_html(answer, {HOSTILE: HOSTILE}),
         paired_html([PairedDifference(HOSTILE, HOSTILE, HOSTILE, HOSTILE, 2, 0.1, 0.0, 0.2)]),
         markdown_html(HOSTILE),
         figure_svg(results_bars(rows, HOSTILE), HOSTILE),
@@ -403,7 +399,6 @@ def test_a_run_with_only_a_cold_start(tmp_path):
     atomic_write(folder / "results.json", to_json({"rows": rows, "paired": []}))
     page = write_report(folder, SECTIONS).read_text("utf-8")
     said = (
-        "No reward curves",
         "No training samples",
         "No paired differences",
         "loss, learning from text",
@@ -425,7 +420,6 @@ def test_the_page_says_once_what_a_judge_cannot_read_and_shows_no_copy(tmp_path,
     atomic_write(run / "results.json", to_json({"rows": rows, "judges": {"test": test}}))
     page = write_report(run, SECTIONS).read_text("utf-8")
     assert page.count("is not measured: embed") == (reads == [])
-    assert ("states read from it" in page) == (reads != [])
     assert ("Reply state alignment</h3>" in page) == (reads != [])
 
 
@@ -441,23 +435,3 @@ def test_shares_count_what_could_not_be_read_and_what_was_scored(tmp_path):
         save_evaluations(run / "evaluations" / f"{model}.jsonl", rows)
     page = write_report(run, SECTIONS).read_text("utf-8")
     assert "base 50%" in page and "stance 50% of the texts" in page
-
-
-@pytest.mark.parametrize(
-    ("reward", "methods", "named"),
-    [
-        ({"alignment": 1, "reading": 3, "extra_weight": 1, "extra": ""}, ["humanlm"], ""),
-        ({"alignment": 1, "format": 0.5, "reading": 3}, ["humanlm"], "format"),
-        ({"alignment": 1, "reading": 3}, ["humanlm-composed"], "reading"),
-        ({"alignment": 1, "extra": "m:f", "extra_weight": 1}, ["humanlm"], "extra"),
-    ],
-)
-def test_curves_name_the_rewards_that_count_and_no_other(tmp_path, reward, methods, named):
-    run = make_run(tmp_path / "run")
-    atomic_write(
-        run / "config.yaml", to_json(CONFIG | {"reward": reward, "run": {"methods": methods}})
-    )
-    page = write_report(run, SECTIONS).read_text("utf-8")
-    made = f", made of alignment and {named}" if named else ""
-    assert f"Reward on training samples{made}. Pale" in page
-    assert ("ceiling (reference, held out)" in page) == (not named)

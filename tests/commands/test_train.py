@@ -750,39 +750,6 @@ def test_the_ledger_covers_both_judges_and_each_keeps_its_budget(
     assert "same judge" in (folder / "report.html").read_text("utf-8")
 
 
-@pytest.mark.long
-def test_the_judge_is_audited_at_the_start_and_on_the_way(whole, tmp_path, capsys):
-    config = write(
-        tmp_path, rows(), run={"report": True}, judge={"audit_every": 4, "second": "scripted/judge"}
-    )
-    taught_before(whole, tmp_path / "runs" / "tiny")
-    assert train(config, "--resume") == 0 and "injection" in capsys.readouterr().out
-    lines = list(read_jsonl(tmp_path / "runs" / "tiny" / "audits.jsonl"))
-    assert [(line["stage"], line["step"]) for line in lines] == [
-        ("start", 0),
-        ("humanlm", 4),
-        ("humanlm", 8),
-    ]
-    assert "Audit of the judge" in (tmp_path / "runs" / "tiny" / "report.html").read_text("utf-8")
-    assert (
-        sum(
-            line["calls"]
-            for line in json.loads((tmp_path / "runs" / "tiny" / "run.json").read_text())["ledger"]
-        )
-        == 3 * 28
-    )
-    assert train(write(tmp_path, rows(), judge={"model": "oracle", "audit_every": 0})) == 2
-
-
-@pytest.mark.long
-def test_a_cache_does_not_answer_a_later_audit(whole, tmp_path):
-    cache = {"model": "scripted/judge", "audit_every": 1, "cache": str(tmp_path / "cache")}
-    taught_before(whole, tmp_path / "runs" / "tiny")
-    assert train(write(tmp_path, rows(), judge=cache, trainer={"max_steps": 2}), "--resume") == 0
-    spent = json.loads((tmp_path / "runs" / "tiny" / "run.json").read_text())["ledger"][0]
-    assert spent["calls"] >= 3 * 112
-
-
 # ---- input that cannot be used
 
 GOOD = [json.dumps(r) for r in rows()]

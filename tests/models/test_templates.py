@@ -468,7 +468,7 @@ def test_a_thought_is_open_where_it_is_wanted_and_refused_where_it_cannot_be_avo
 
 
 def _agree_about_the_thought(tok, on):
-    from humanlm.alignment.lessons import _reply_rows, _thought_from
+    from humanlm.alignment.lessons import _reply_rows
     from humanlm.core.thoughts import left_open, without_thoughts
     from humanlm.data.records import sample_examples
     from humanlm.hierarchy.composed import compose
@@ -489,7 +489,6 @@ def _agree_about_the_thought(tok, on):
         20,
         random.Random(0),
         lambda *_: "peace",
-        _thought_from(config, lambda *_: "peace"),
     )
     data = sft_dataset(rows, tok, 4000)
     for made, lesson in zip(data, rows):

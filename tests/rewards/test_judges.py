@@ -11,6 +11,7 @@ from raw_rows import ROWS
 from humanlm.core.basics import run_sync
 from humanlm.core.config import HARMLESS
 from humanlm.data.records import Example, Message, Persona
+from humanlm.data.viz import score_mark
 from humanlm.hierarchy.levels import HIERARCHY, STATES
 from humanlm.hierarchy.prompts import HierarchyConfig, make_rows
 from humanlm.logs.replies import thread_examples
@@ -91,6 +92,8 @@ def test_hostile_candidates_break_no_judge(name, level, world):
         assert all(
             s.status in STATUSES and math.isnan(s.value) == (s.status == "unsaid") for s in scores
         )
+    shown = "".join(map(score_mark, scores))
+    assert "<script" not in shown and "\u202e" not in shown
 
 
 def test_config_reports_every_problem_at_once():
@@ -105,7 +108,6 @@ def test_config_reports_every_problem_at_once():
         "requests_per_minute": 0,
         "max_failed_share": 2,
         "second": "ruel",
-        "audit_every": -1,
     }
     with pytest.raises(Exception) as e:
         JudgeConfig("orcale", **wrong)

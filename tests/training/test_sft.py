@@ -13,7 +13,6 @@ import torch
 from humanlm.alignment.lessons import (
     WorldLessons,
     _reply_rows,
-    _thought_from,
     cold_start_rows,
     first_rows,
 )
@@ -319,14 +318,13 @@ def test_a_log_forgets_what_a_resumed_run_writes_again(tmp_path):
 
 
 def test_a_thought_is_opened_once_by_the_prompt(made):
-    think = _thought_from(HierarchyConfig(thinking="hetero"), lambda level, reply: f"about {level}")
+    config = HierarchyConfig(thinking="hetero")
+    known = [replace(e, states={"goal": "win"}) for e in EXAMPLES]
     traced = [
         replace(e, thought=f"<think>\nI know this.{' More.' * i}\n</think>")
         for i, e in enumerate(EXAMPLES)
     ]
-    for row in _reply_rows(
-        [*EXAMPLES, *traced], HierarchyConfig(), 24, random.Random(0), None, think, 1.0
-    ):
+    for row in _reply_rows([*known, *traced], config, 24, random.Random(0), None, 1.0):
         (tokens,) = sft_dataset([row], made.tokenizer)
         text, learned = (
             made.tokenizer.decode(tokens["input_ids"]),

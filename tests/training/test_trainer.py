@@ -18,9 +18,10 @@ from halves import parts, stop_in_the_first
 from trl import GRPOTrainer
 
 from humanlm.alignment.grpo import _batch_metrics
-from humanlm.alignment.modes import PrefixConfig, memory_of, preparation, training_rows
+from humanlm.alignment.modes import _PrefixMap, training_rows
 from humanlm.data.records import sample_examples
 from humanlm.data.trajectory import Completion, Score, Trajectory, load_trajectories
+from humanlm.hierarchy.levels import Hierarchy
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening
 from humanlm.methods.advantages import group_advantages
 from humanlm.methods.method import Method
@@ -596,8 +597,9 @@ CHAINED = replace(CONFIG, asks="together")
 def chained(made, out, steps=8, **kw):
     "A trainer with prefix chaining; every other step asks for the second level"
     rows = training_rows(EXAMPLES, CHAINED, "prefix-chaining")
-    memory = memory_of("prefix-chaining", rows, CHAINED, PrefixConfig(threshold=0.5))
-    method = Method(single_turn(prepare=preparation(memory)), by_group, EvenTexts(), memory)
+    levels = [replace(d, threshold=d.threshold and 0.5) for d in CHAINED.load()]
+    memory = _PrefixMap(Hierarchy(levels), rows)
+    method = Method(single_turn(prepare=memory.prepare), by_group, EvenTexts(), memory)
     n = len(EXAMPLES)
     order = [rows[(i % 2) * n + (2 * i + j) % n] for i in range(steps) for j in range(2)]
     return trainer(
@@ -621,7 +623,7 @@ def test_prefix_chaining_resumed_in_the_middle_is_as_if_nothing_had_happened(mad
     again.train(resume_from_checkpoint=str(tmp_path / "a" / f"checkpoint-{at}"))
     assert (
         losses(again) == losses(whole)
-        and again.method.memory.states.entries == whole.method.memory.states.entries
+        and again.method.memory.entries == whole.method.memory.entries
     )
     assert_same(again.model, dict(whole.model.named_parameters()), atol=0)
     kept = {x.id: (x.prompt_ids, x.completion_ids) for x in load_trajectories(tmp_path / "a" / "t")}
@@ -653,33 +655,6 @@ def test_a_stopped_run_leaves_its_map_too(made, tmp_path):
 
 
 # ---- the real reply among the candidates
-
-
-def test_the_real_reply_is_the_last_of_each_group_and_just_better_than_the_rest(made, tmp_path):
-    rows = make_rows(EXAMPLES, CONFIG, ["response"])
-    reward = AlignmentReward(RuleJudge(), requests_by_row(rows, EXAMPLES), truth_inside=True)
-    t = trainer(
-        made,
-        Method(single_turn(prepare=preparation(None, truth=True)), by_group, reward),
-        tmp_path,
-        rows=rows,
-    )
-    t.train()
-    for group in (t.trajectories[:4], t.trajectories[4:]):
-        replies = {e.id: e.reply for e in EXAMPLES}
-        *others, last = group
-        assert (
-            last.fields == {"response": replies[last.example_id]}
-            and last.text == f"<response>{replies[last.example_id]}</response>"
-        )
-        best = max(x.scores["response"].value for x in others)
-        assert (
-            last.scores["response"].value == pytest.approx(min(1, best + 0.1))
-            and last.advantage > 0
-        )
-    assert _logged_tokens(t.state.log_history) == sum(
-        len(x.completion_ids) for x in t.trajectories[:3] + t.trajectories[4:7]
-    )
 
 
 # ---- engines and number formats
