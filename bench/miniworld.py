@@ -42,17 +42,15 @@ def main():
     )
     row("read a reply", best(lambda: [read(r) for r in replies]), "ms")
     row("read replies", size / best(lambda: [read(r) for r in replies]), "MB/s")
-    states = [
-        (level, e.states[level], e.context[0].content) for e in rows for level in STATE_LEVELS
-    ]
+    states = [(level, e.states[level]) for e in rows for level in STATE_LEVELS]
     row(
         "score a state",
-        best(lambda: [score_state(level, s, s, c) for level, s, c in states]) / 6,
+        best(lambda: [score_state(level, s, s) for level, s in states]) / 6,
         "ms",
     )
     row(
         "score a reply",
-        best(lambda: [score_reply(e.reply, e.reply, e.context[0].content, e.states) for e in rows]),
+        best(lambda: [score_reply(e.reply, e.reply, e.states) for e in rows]),
         "ms",
     )
     for name, text in HOSTILE.items():

@@ -683,6 +683,5 @@ def site(repo_url: str = os.environ.get("REPO_URL", "")) -> None:
 
 
 if __name__ == "__main__":
-    from jsonargparse import auto_cli
-
-    auto_cli([site, readme])
+    task, *options = sys.argv[1:]
+    site() if task == "site" else readme(check=options == ["--check", "true"])

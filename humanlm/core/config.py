@@ -310,15 +310,8 @@ def settings_file(name: str) -> str:
 
 
 def _guess_file(path: Path) -> str:
-    bare = path.parent == Path()
-    found = sorted((Path("configs") if bare else path.parent).glob("*.y*ml"))
-    if not found and bare:
-        return near_miss(path.stem, [p.stem for p in sorted(SHIPPED.glob("*.yaml"))])
-    return (
-        near_miss(str(path), [str(p) for p in found])
-        if bare
-        else near_miss(path.name, [p.name for p in found])
-    )
+    beside = sorted(p.name for p in path.parent.glob("*.y*ml"))
+    return near_miss(path.name, beside or [p.stem for p in sorted(SHIPPED.glob("*.yaml"))])
 
 # %% ../../nbs/core/02_config.ipynb #_strict_loader
 def _strict_loader() -> Any:

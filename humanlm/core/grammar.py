@@ -6,21 +6,22 @@
 __all__ = ['Files', 'SWITCHES', 'ALONE', 'PROG', 'GRAMMAR', 'cut_line', 'find_run', 'parse', 'OptionDefaults', 'dotted']
 
 # %% ../../nbs/core/03_grammar.ipynb #exported-imports
+import ast
 import copy
-import json
+import inspect
 import re
 import sys
-from argparse import SUPPRESS, ArgumentError
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import MISSING, fields, is_dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from types import NoneType
 from typing import Any, Literal, NamedTuple, cast, get_args, get_origin, get_type_hints
 
 from .. import __version__
-from .basics import ConfigError, near_miss, shorten
+from .basics import ConfigError, near_miss, shorten, to_json
 from .config import RunConfig, Settings, read_yaml, settings_file, yaml_value
 
 # %% ../../nbs/core/03_grammar.ipynb #known_settings
@@ -76,22 +77,22 @@ def _guess_setting(
 ) -> str:
     "Say which setting was probably meant, and which ones its group has"
     group, _, name = key.rpartition(".")
-    own = [k for k in known if k.startswith(f"{group}.")]
+    siblings = [k for k in known if k.startswith(f"{group}.")]
     names = [*known, *(SWITCHES if dash else ())]
-    found = (
-        get_close_matches(key, own, 1)
+    close = (
+        get_close_matches(key, siblings, 1)
         or [k for k in known if k.endswith(f".{name}")][:3]
         or get_close_matches(key.replace("_", "-"), names, 1)
         or get_close_matches(key, names, 1)
     )
-    guess = f" Did you mean {' or '.join(dash + name for name in found)}?" if found else ""
+    guess = f" Did you mean {' or '.join(dash + name for name in close)}?" if close else ""
     return guess + _settings_of(group, known)
 
 # %% ../../nbs/core/03_grammar.ipynb #_settings_of
 def _settings_of(group: str, known: Mapping[str, Any]) -> str:
-    own = [key.split(".", 1)[1] for key in known if key.startswith(f"{group}.")]
-    if own:
-        return f" Settings of {group}: {', '.join(own)}."
+    names = [key.split(".", 1)[1] for key in known if key.startswith(f"{group}.")]
+    if names:
+        return f" Settings of {group}: {', '.join(names)}."
     return f" Groups: {', '.join(dict.fromkeys(key.split('.')[0] for key in known))}."
 
 # %% ../../nbs/core/03_grammar.ipynb #Line
@@ -101,13 +102,6 @@ class _CommandLine(NamedTuple):
     files: list[str]  # --config, in order
     flags: list[list[str]]  # [flag] or [flag, value]
     inputs: list[str]  # neither flags nor their values
-
-    def argv(self) -> list[str]:
-        "Put inputs and flags together again, without the files"
-        return [
-            *self.inputs,
-            *("=".join(flag) for flag in self.flags if flag != ["--print_config"]),
-        ]
 
     def has(self, *names: str) -> str:
         "Give the first of these flags that is on the line, or nothing"
@@ -140,9 +134,9 @@ def _wants_value(item: list[str]) -> bool:
 
 # %% ../../nbs/core/03_grammar.ipynb #_saved_files
 def _saved_files(flags: list[list[str]]) -> list[str]:
-    given = {flag: value for flag, *values in flags for value in values}
-    run = given.get("--resume", "")
-    saved = find_run(run, given.get("--run.out", "runs")) / "config.yaml"
+    by_flag = {flag: value for flag, *values in flags for value in values}
+    run = by_flag.get("--resume", "")
+    saved = find_run(run, by_flag.get("--run.out", "runs")) / "config.yaml"
     return [str(saved)] if run and saved.is_file() else []
 
 
@@ -155,8 +149,8 @@ def find_run(
 ) -> Path:
     "Give the folder of a run by its path or its name; it need not exist"
     places = [Path(out) / run, Path(run)]
-    kept = [place for place in places if (place / "config.yaml").is_file()]
-    return kept[0] if kept else places[len(Path(run).parts) > 1]
+    runs = [place for place in places if (place / "config.yaml").is_file()]
+    return runs[0] if runs else places[len(Path(run).parts) > 1]
 
 # %% ../../nbs/core/03_grammar.ipynb #parse
 PROG = ContextVar("PROG", default="")  # the command as the user typed it
@@ -173,107 +167,113 @@ def parse(
 ) -> Settings:
     "Read files and flags into `Settings`; `ConfigError` lists every problem"
     line = cut_line(sys.argv[1:] if argv is None else argv)
-    asked = line.has("-h", "--help", "--version")
-    parser = _kept_parser(groups, about, inputs, bool(asked), runs)
-    if asked:
-        parser.parse_args([asked])
+    if shown := line.has("-h", "--help", "--version"):
+        version = f"humanlm {__version__}"
+        print(version if shown == "--version" else _help(groups, about, inputs, runs))
+        raise SystemExit(0)
     files = {path: read_yaml(path) for path in line.files if path}
     known = _known_settings(groups)
-    problems = [
-        *_unknown_in_files(files, known),
-        *_unknown_on_line(line, known, inputs),
-        *_without_run(line, runs),
-    ]
-    settings = _typed_settings(parser, line, files, groups, problems)
-    if settings is None or problems:
-        raise ConfigError(_all_of(problems), problems)
+    problems = _odd_words(line, inputs, runs)
+    values = {name: _defaults(kind) for name, kind in groups.items()}
+    for where, dash, key, meanings in _assignments(files, line):
+        try:
+            kind = _checked_kind(key, known, meanings, dash)
+            _put(values, key.split("."), _typed(kind, meanings))
+        except ValueError as e:
+            problems.append(f"{where}{dash}{key} {e}")
+    built = {} if problems else _built(groups, values, problems)
+    if problems:
+        count = "one problem" if len(problems) == 1 else f"{len(problems)} problems"
+        lines = "\n  - ".join([f"{count} in the settings", *problems])
+        raise ConfigError(f"{lines}\nSee all settings with --help.", problems)
+    resume = next((flag[-1] for flag in line.flags if flag[0] == "--resume"), None)
+    resume = "" if resume == "--resume" else resume
+    if "run" in built:
+        built["run"] = _named(built["run"], line, resume)
+    dry_run, fresh, help_trainer = map(line.has, ("--dry-run", "--fresh", "--help-trainer"))
+    settings = Settings(
+        built, bool(dry_run), resume, bool(fresh), bool(help_trainer), tuple(line.inputs)
+    )
     if line.has("--print_config"):
         print(settings.yaml(), end="")
         raise SystemExit(0)
     return settings
 
-# %% ../../nbs/core/03_grammar.ipynb #_all_of
-def _all_of(problems: list[str]) -> str:
-    count = "one problem" if len(problems) == 1 else f"{len(problems)} problems"
-    return (
-        "\n  - ".join([f"{count} in the settings", *problems]) + "\nSee all settings with --help."
-    )
-
 # %% ../../nbs/core/03_grammar.ipynb #_parser
-def _parser(
-    groups: Mapping[str, Any],
-    about: str | None,
-    inputs: str | None,
-    explain: bool,
-    runs: bool | str,
-) -> Any:
-    from jsonargparse import ArgumentParser, set_parsing_settings
-
-    set_parsing_settings(
-        docstring_parse_attribute_docstrings=explain
-    )  # reading sources takes 0.1 s
-    prog = PROG.get() or "humanlm"
-    usage = f"{prog} [--config FILE] [--group.name VALUE ...]" + (" [FILE ...]" if inputs else "")
-    parser: Any = ArgumentParser(
-        prog=prog, usage=usage, description=about, exit_on_error=False, epilog=GRAMMAR
-    )
-    parser.add_argument(
-        "--config", action="config", metavar="FILE", help="YAML file with groups of settings"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
-    if runs is True:
-        parser.add_argument(
-            "--resume",
-            nargs="?",
-            const="",
-            metavar="RUN",
-            help="continue a run; by default the one asked for",
-        )
-    if runs:
-        parser.add_argument(
-            "--fresh", action="store_true", help="move an existing run aside and start anew"
-        )
-    parser.add_argument("--version", action="version", version=f"humanlm {__version__}")
-    if inputs:
-        parser.add_argument("inputs", nargs="*", default=[], help=inputs)  # a default: not required
-    if "trainer" in groups:
-        parser.add_argument(
-            "--help-trainer", action="store_true", help="list the options of the trainer"
-        )
-    for name, kind in groups.items():
-        _add_group(parser, name, kind)
-    _hide_loaders(parser, groups)
-    return parser
-
-
-_parsers: dict[Any, Any] = {}  # making one takes as long as reading with it
-
-
-def _kept_parser(groups: Mapping[str, Any], *how: Any) -> Any:
-    kinds = tuple(
-        (name, kind if is_dataclass(kind) else (repr(kind), getattr(kind, "about", "")))
-        for name, kind in groups.items()
-    )
-    key = kinds, how, PROG.get()
-    if key not in _parsers:
-        _parsers[key] = _parser(groups, *how)
-    return _parsers[key]
-
-
 GRAMMAR = (
     "Flags override the files given by --config. Lists are [a,b], nothing is null, truth "
     "is true or false."
 )
 
+
+def _help(
+    groups: Mapping[str, Any], about: str | None, inputs: str | None, runs: bool | str
+) -> str:
+    "Write what --help shows: usage, switches, and each setting with its type and default"
+    usage = f"usage: {PROG.get() or 'humanlm'} [--config FILE] [--group.name VALUE ...]"
+    switches = {
+        "--config FILE": "YAML file with groups of settings",
+        "--print_config": "print the resolved settings and stop",
+        "--dry-run": "print the plan and stop",
+        "--resume [RUN]": "continue a run; by default the one asked for" * (runs is True),
+        "--fresh": "move an existing run aside and start anew" * bool(runs),
+        "--version": "print the version and stop",
+        "--help-trainer": "list the options of the trainer" * ("trainer" in groups),
+        "FILE ...": inputs or "",
+    }
+    parts = [usage + " [FILE ...]" * bool(inputs), textwrap.fill(about or "", 88)]
+    parts.append("\n".join(_option(*pair) for pair in switches.items() if pair[1]))
+    for name, kind in groups.items():
+        if is_dataclass(kind):
+            parts.append("\n".join([f"{inspect.getdoc(kind)}:", *_settings_help(name, kind)]))
+        else:
+            text = getattr(kind, "about", "") or f"passed on as they are: --{name}.KEY VALUE"
+            parts.append(_option(f"--{name}.KEY VALUE", text))
+    return "\n\n".join(filter(None, [*parts, textwrap.fill(GRAMMAR, 88)]))
+
+
+def _option(head: str, text: str) -> str:
+    return f"  {head}\n{textwrap.indent(textwrap.fill(text, 80), ' ' * 8)}"
+
+
+def _settings_help(group: str, kind: Any) -> Iterator[str]:
+    "Describe each field of a settings class by the text below it"
+    hints = get_type_hints(kind)
+    texts: dict[str, str] = {}
+    for cls in reversed(kind.__mro__):
+        with suppress(OSError, TypeError):  # where there is no source
+            body = cast(ast.ClassDef, ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0])
+            for field, text in zip(body.body, body.body[1:]):
+                if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                    texts[ast.unparse(field.target)] = ast.literal_eval(text.value)
+    for f in fields(kind):
+        factory = f.default_factory
+        default = to_json(f.default if factory is MISSING else factory())
+        about = f"(type: {_type_name(hints[f.name])}, default: {default})"
+        yield _option(
+            f"--{group}.{f.name} VALUE", f"{' '.join(texts.get(f.name, '').split())} {about}"
+        )
+
 # %% ../../nbs/core/03_grammar.ipynb #_without_run
-def _without_run(line: _CommandLine, runs: bool | str) -> list[str]:
-    given = "" if runs is True else line.has("--resume", *(() if runs else ("--fresh",)))
+def _odd_words(line: _CommandLine, inputs: str | None, runs: bool | str) -> list[str]:
+    "Say what on the line is neither a setting nor a switch of this command"
+    flag = "" if runs is True else line.has("--resume", *(() if runs else ("--fresh",)))
     prog = PROG.get() or "this command"
-    if given and runs:
-        return [f"{given}: {prog} resumes nothing. Give the same command again without it."]
-    if given:
-        return [f"{given}: {prog} keeps no run, so there is nothing to resume or to start anew."]
-    return []
+    problems: list[str] = []
+    if flag and runs:
+        problems.append(f"{flag}: {prog} resumes nothing. Give the same command again without it.")
+    elif flag:
+        problems.append(
+            f"{flag}: {prog} keeps no run, so there is nothing to resume or to start anew."
+        )
+    if "" in line.files:
+        problems.append("--config needs a file.")
+    if line.inputs and not inputs:
+        problems.append(
+            f"{shorten(line.inputs[0])!r} stands alone: settings are --group.name VALUE, "
+            "lists are [a,b]."
+        )
+    return problems
 
 # %% ../../nbs/core/03_grammar.ipynb #OptionDefaults
 class OptionDefaults(dict[str, Any]):
@@ -284,90 +284,56 @@ class OptionDefaults(dict[str, Any]):
         self.about = about
 
 # %% ../../nbs/core/03_grammar.ipynb #_add_group
-def _add_group(parser: Any, name: str, kind: Any) -> None:
-    if is_dataclass(kind):
-        parser.add_class_arguments(kind, name)
-    else:
-        text = getattr(kind, "about", "") or f"passed on as they are: --{name}.KEY VALUE"
-        parser.add_argument(
-            f"--{name}", type=dict[str, Any], default=_defaults(kind), metavar="...", help=text
-        )
-
-
 def _defaults(kind: Any) -> dict[str, Any]:
-    return {} if kind is dict else copy.deepcopy(dict(kind))
-
-# %% ../../nbs/core/03_grammar.ipynb #_hide_loaders
-def _hide_loaders(parser: Any, groups: Mapping[str, Any]) -> None:
-    for action in parser._actions:
-        if action.dest == "print_config":
-            action.help, action.metavar = "print the resolved settings and stop", ""
-        elif action.dest in groups and is_dataclass(groups[action.dest]):
-            action.help = SUPPRESS
+    return {} if isinstance(kind, type) else copy.deepcopy(dict(kind))
 
 # %% ../../nbs/core/03_grammar.ipynb #_unknown_in_files
-def _unknown_in_files(files: Files, known: Mapping[str, Any]) -> Iterator[str]:
-    groups = {key.split(".")[0] for key in known}
+def _assignments(files: Files, line: _CommandLine) -> Iterator[tuple[str, str, str, list[Any]]]:
+    "Give file, dashes, name and possible meanings of every setting; later ones count"
     for path, content in files.items():
         for group, part in content.items():
-            if group in groups and not isinstance(part, dict):
-                yield f"{path}: {group} must hold settings as name: value, got {shorten(part)!r}."
-            keys = (
-                [f"{group}.{name}" for name in cast(dict[str, Any], part)]
-                if isinstance(part, dict)
-                else {group} - groups
-            )
-            for key in keys:
-                if _kind(key, known) is None:
-                    yield f"{path}: {shorten(key)} does not exist.{_guess_setting(key, known)}"
+            if isinstance(part, dict):
+                for name, value in cast(dict[str, Any], part).items():
+                    yield f"{path}: ", "", f"{group}.{name}", [value]
+            else:
+                yield f"{path}: ", "", group, [part]
+    for flag, *values in line.flags:
+        if flag[2:] not in SWITCHES:
+            meanings = [yaml_value(text) if text.strip() else text for text in values]
+            yield "", "--", flag[2:], meanings + [v for v in values if None not in meanings]
 
-# %% ../../nbs/core/03_grammar.ipynb #_unknown_on_line
-def _unknown_on_line(
-    line: _CommandLine, known: Mapping[str, Any], inputs: str | None
-) -> Iterator[str]:
-    groups = {key.split(".")[0] for key in known}
-    for flag, *value in line.flags:
-        key = flag[2:].rstrip("+")
-        if key in groups:
-            names = "" if key in known else _settings_of(key, known)
-            yield f"{flag} is a group: write {flag}.NAME VALUE.{names}"
-        elif key not in SWITCHES and _kind(key, known) is None:
-            yield f"{shorten(flag)} does not exist.{_guess_setting(key, known, '--')}"
-        elif not value and key not in (*ALONE, "resume"):
-            yield f"{flag} needs a value."
-    if "" in line.files:
-        yield "--config needs a file."
-    if line.inputs and not inputs:
-        yield (
-            f"{shorten(line.inputs[0])!r} stands alone: settings are --group.name VALUE, "
-            "lists are [a,b]."
-        )
+
+def _checked_kind(key: str, known: Mapping[str, Any], meanings: list[Any], dash: str) -> Any:
+    "Give the type of a setting; `ValueError` if there is none of that name, or no value"
+    kind = _kind(key, known)
+    if any(name.split(".")[0] == key for name in known):
+        if dash:
+            raise ValueError(f"is a group: write --{key}.NAME VALUE.{_settings_of(key, known)}")
+        raise ValueError(f"must hold settings as name: value, got {shorten(meanings[0])!r}.")
+    if kind is None:
+        raise ValueError(f"does not exist.{_guess_setting(key, known, dash)}")
+    if not meanings:
+        raise ValueError("needs a value.")
+    return kind
 
 # %% ../../nbs/core/03_grammar.ipynb #_typed_settings
-def _typed_settings(
-    parser: Any,
-    line: _CommandLine,
-    files: Files,
-    groups: Mapping[str, Any],
-    problems: list[str],
-) -> Settings | None:
-    reason = ""
-    if not problems:
-        try:
-            contents = [f"--config={json.dumps(content)}" for content in files.values()]
-            found = parser.parse_args([*contents, *line.argv()])
-            free = {
-                name: _mapping(name, kind, files, line)
-                for name, kind in groups.items()
-                if not is_dataclass(kind)
-            }
-            return _settings(found, groups, free, line, problems)
-        except ArgumentError as e:
-            reason = shorten(e, 300)
-    problems += list(_wrong_values(parser, line, files, _known_settings(groups)))
-    if not problems:
-        problems.append(reason)
-    return None
+def _typed(kind: Any, meanings: list[Any]) -> Any:
+    "Give the first meaning that is of a type; `ValueError` if none is"
+    from msgspec import ValidationError, convert
+
+    for value in meanings:
+        with suppress(ValidationError):
+            return convert(value, kind)
+    value = "null" if meanings[-1] is None else meanings[-1]
+    options = get_args(kind) if get_origin(kind) is Literal else ()
+    if options:
+        raise ValueError(f"is {shorten(value)!r}.{near_miss(value, options)}")
+    raise ValueError(f"must be {_type_name(kind)}, got {shorten(value)!r}.")
+
+
+def _type_name(kind: Any) -> str:
+    name = str(kind) if get_args(kind) else getattr(kind, "__name__", str(kind))
+    return name.replace("typing.", "").replace("None", "null")
 
 # %% ../../nbs/core/03_grammar.ipynb #dotted
 def dotted(
@@ -383,55 +349,6 @@ def dotted(
         f"{group}.{name}": value for group, part in parts.items() for name, value in part.items()
     }
 
-# %% ../../nbs/core/03_grammar.ipynb #_wrong_values
-def _wrong_values(
-    parser: Any, line: _CommandLine, files: Files, known: Mapping[str, Any]
-) -> Iterator[str]:
-    for path, content in files.items():
-        for key, value in dotted(content).items():
-            kind, (group, name) = _kind(key, known), key.split(".", 1)
-            if kind and not _accepts(parser.parse_object, {group: {name: value}}):
-                yield f"{path}: {key} {_expected(kind, value)}"
-    for flag, *value in line.flags:
-        kind = _kind(flag[2:].rstrip("+"), known)
-        if (
-            kind
-            and value
-            and "." in flag
-            and not _accepts(parser.parse_args, ["=".join([flag, *value])])
-        ):
-            yield f"{flag} {_expected(kind, *value)}"
-
-# %% ../../nbs/core/03_grammar.ipynb #_accepts
-def _accepts(parse: Callable[[Any], Any], value: object) -> bool:
-    try:
-        return bool(parse(value))
-    except ArgumentError:
-        return False
-
-# %% ../../nbs/core/03_grammar.ipynb #_expected
-def _expected(kind: Any, value: object) -> str:
-    options = get_args(kind) if get_origin(kind) is Literal else ()
-    if options:
-        return f"is {shorten(value)!r}.{near_miss(value, options)}"
-    name: str = (
-        getattr(kind, "__name__", str(kind))
-        if not get_args(kind)
-        else str(kind).replace("None", "null")
-    )
-    return f"must be {name}, got {shorten(value)!r}."
-
-# %% ../../nbs/core/03_grammar.ipynb #_mapping
-def _mapping(name: str, kind: Any, files: Files, line: _CommandLine) -> dict[str, Any]:
-    values = _defaults(kind)
-    for content in files.values():
-        values |= content.get(name, {})
-    for flag, *value in line.flags:
-        group, *keys = flag[2:].split(".")
-        if group == name:
-            _put(values, keys, yaml_value(*value))
-    return values
-
 # %% ../../nbs/core/03_grammar.ipynb #_put
 def _put(values: dict[str, Any], keys: list[str], value: Any) -> None:
     first, *rest = keys
@@ -440,40 +357,20 @@ def _put(values: dict[str, Any], keys: list[str], value: Any) -> None:
         return _put(values[first], rest, value)
     values[first] = value
 
-# %% ../../nbs/core/03_grammar.ipynb #_settings
-def _settings(
-    found: Any,
-    groups: Mapping[str, Any],
-    free: dict[str, dict[str, Any]],
-    line: _CommandLine,
-    problems: list[str],
-) -> Settings:
-    built: dict[str, Any] = {}
-    known = _known_settings(groups)
-    for name, kind in groups.items():
-        values = free[name] if name in free else found[name].as_dict()
-        empty = [f"{name}.{key}" for key, value in values.items() if value is None]
-        absent = [key for key in empty if not _allows_null(_kind(key, known))]
-        problems += [f"{key} {_expected(known[key], 'null')}" for key in absent]
-        if not absent:
-            built[name] = _built(name, kind, values, problems)
-    if built.get("run"):
-        built["run"] = _named(built["run"], line, found.get("resume"))
-    switches = {name: bool(found.get(name)) for name in ("dry_run", "fresh", "help_trainer")}
-    return Settings(built, resume=found.get("resume"), inputs=tuple(line.inputs), **switches)
-
 # %% ../../nbs/core/03_grammar.ipynb #_built
-def _built(name: str, kind: Any, values: dict[str, Any], problems: list[str]) -> Any:
-    try:
-        return kind(**values) if isinstance(kind, type) and is_dataclass(kind) else values
-    except ConfigError as e:
-        problems += e.problems
-    except ValueError as e:
-        problems.append(f"{name}: {shorten(e, 300)}")
-
-
-def _allows_null(kind: Any) -> bool:
-    return kind is Any or NoneType in get_args(kind)
+def _built(
+    groups: Mapping[str, Any], values: dict[str, dict[str, Any]], problems: list[str]
+) -> dict[str, Any]:
+    "Make the settings of each group, and add what their classes object to"
+    built: dict[str, Any] = {}
+    for name, kind in groups.items():
+        try:
+            built[name] = kind(**values[name]) if isinstance(kind, type) else values[name]
+        except ConfigError as e:
+            problems += e.problems
+        except ValueError as e:
+            problems.append(f"{name}: {shorten(e, 300)}")
+    return built
 
 # %% ../../nbs/core/03_grammar.ipynb #_named
 def _named(run: RunConfig, line: _CommandLine, resume: str | None) -> RunConfig:

@@ -16,7 +16,7 @@ from functools import cache, wraps
 from importlib.resources import files
 from io import StringIO
 from pathlib import Path
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from .basics import ConfigError, atomic_write, optional, shorten
 
@@ -251,19 +251,18 @@ STYLE: dict[Any, Any] = {
 }  # of matplotlib
 
 
-_Given = ParamSpec("_Given")
-_Drawn = TypeVar("_Drawn")
+_Draw = TypeVar("_Draw", bound=Callable[..., Any])
 
 
-def styled(draw: Callable[_Given, _Drawn]) -> Callable[_Given, _Drawn]:
+def styled(draw: _Draw) -> _Draw:
     "Let a function draw in the style of the package"
 
     @wraps(draw)
-    def inner(*args: _Given.args, **kwargs: _Given.kwargs) -> _Drawn:
+    def inner(*args: Any, **kwargs: Any) -> Any:
         with optional("matplotlib").rc_context(STYLE):
             return draw(*args, **kwargs)
 
-    return inner
+    return cast(_Draw, inner)
 
 # %% ../../nbs/core/05_html.ipynb #figure_svg
 _NOISE = re.compile(

@@ -40,6 +40,11 @@ from .config import HARMLESS, Settings, hidden, read_yaml
 from .grammar import dotted
 from .html import Table
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
 # %% ../../nbs/core/06_runs.ipynb #run_state
 def run_state(
     folder: str | Path,  # folder of a run
@@ -198,38 +203,20 @@ def _take(path: Path, folder: Path, option: str, wait: bool) -> IO[str]:
     while True:
         try:
             file = path.open("a")
-            locked = _locked(file, wait)
-        except OSError as e:
-            raise ConfigError(f"Cannot lock {path}: {e.strerror}. Choose another {option}.") from e
-        if not locked:
+            if fcntl:
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError as e:
             number = path.read_text() or "?"
             raise ConfigError(
                 f"{folder} is in use: process {number} is working on it. Wait until it "
                 f"ends, or choose another {option}."
-            )
-        if _is_at(file, path):
+            ) from e
+        except OSError as e:
+            raise ConfigError(f"Cannot lock {path}: {e.strerror}. Choose another {option}.") from e
+        if os.fstat(file.fileno()).st_nlink:  # otherwise its owner has just removed it
             file.truncate(0)
             print(os.getpid(), end="", file=file, flush=True)
             return file
-
-# %% ../../nbs/core/06_runs.ipynb #_locked
-def _locked(file: IO[Any], wait: bool) -> bool:
-    try:
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except ImportError:
-        return True
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _is_at(file: IO[Any], path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
 
 # %% ../../nbs/core/06_runs.ipynb #process_count
 def process_count() -> int:
@@ -402,7 +389,6 @@ PACKAGES = (
     "numpy",
     "pyarrow",
     "pandas",
-    "jsonargparse",
     "openai",
     "anthropic",
     "wandb",

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['BINS', 'Statistic', 'FEW', 'FEW_SAYS', 'ratio', 'known_mean', 'cluster_sums', 'Bootstrap', 'Interval',
            'mean_interval', 'crossed_means', 'wilson', 'sign_flips', 'signed_rank', 'holm', 'holm_head', 'detectable',
-           'exchange_p', 'pearson', 'spearman', 'association', 'Agreement', 'agreement', 'number_text', 'range_text',
-           'p_text', 'marked', 'krippendorff']
+           'pearson', 'spearman', 'association', 'Agreement', 'agreement', 'number_text', 'range_text', 'p_text',
+           'marked', 'krippendorff']
 
 # %% ../../nbs/core/04_stats.ipynb #imports
 import math
@@ -264,27 +264,6 @@ def detectable(
     "Give the difference that would be seen 4 times in 5: 2.8 standard errors (Bloom, 1995)"
     z = 1.959964
     return (high - low) / (2 * z) * (z + 0.841621) if high > low else math.nan
-
-# %% ../../nbs/core/04_stats.ipynb #exchange_p
-def exchange_p(
-    before: np.ndarray,  # [C, K] sums of the parts per cluster
-    after: np.ndarray,  # [C, K]
-    of: Callable[[np.ndarray], np.ndarray] = ratio,  # from sums [..., K] to the number
-    resamples: int = 2000,  # R
-    seed: int = 0,
-) -> float:  # nan if there is no difference to speak of
-    "Compute the two-sided p of a difference if the runs could as well be exchanged"
-    turned, gain = (
-        np.random.default_rng(seed).integers(0, 2, (resamples, len(before))),
-        after - before,
-    )
-    drawn = of(after.sum(0) - turned @ gain) - of(before.sum(0) + turned @ gain)
-    seen = float(abs(of(after.sum(0)) - of(before.sum(0))))
-    return (
-        math.nan
-        if math.isnan(seen)
-        else (1 + int((abs(drawn) >= seen - 1e-12).sum())) / (resamples + 1)
-    )
 
 # %% ../../nbs/core/04_stats.ipynb #pearson
 def pearson(

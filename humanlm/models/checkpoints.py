@@ -297,8 +297,14 @@ def _check_weights(where, model, tokenizer, report):
 
 def _set_template(where, tokenizer, template):
     check_name(template, TEMPLATES, "template", ModelError)
-    if speaks_names(tokenizer) or tokenizer.chat_template == template_text("chatml"):
-        return _check_kept(where, tokenizer, template)
+    ours = [name for name, needed in TEMPLATES.items() if needed]
+    kept = next((t for t in ours if template_text(t) == tokenizer.chat_template), "")
+    if speaks_names(tokenizer) or kept == "chatml":
+        if kept and kept != template and template not in ("humanlm", "own"):
+            raise ModelError(
+                f"{where} was trained with the template {kept}. Set model.template to {kept}."
+            )
+        return
     if template == "own":
         if not tokenizer.chat_template:
             raise ModelError(
@@ -317,18 +323,6 @@ def _set_template(where, tokenizer, template):
             f"Set model.template to {next(name for name in TEMPLATES if not lacks[name])}."
         )
     tokenizer.chat_template = template_text(template)
-
-
-def _check_kept(where, tokenizer, template):
-    "A model keeps the template it was trained with; refuse to take it for another one"
-    kept = next(
-        (t for t in TEMPLATES if t != "own" and template_text(t) == tokenizer.chat_template),
-        template,
-    )
-    if kept != template and template not in ("humanlm", "own"):
-        raise ModelError(
-            f"{where} was trained with the template {kept}. Set model.template to {kept}."
-        )
 
 # %% ../../nbs/models/04_checkpoints.ipynb #load_tokenizer
 def _with_tokenizer(where):

@@ -343,8 +343,6 @@ def _check_request(model, prompts, caps, stops):
     for i, (prompt, cap, stop) in enumerate(zip(prompts, caps, stops)):
         if not len(prompt):
             raise ModelError(f"Prompt {i} is empty: a model needs a token to continue.")
-        if cap < 1:
-            raise ModelError(f"max_tokens of row {i} is {cap}: give at least 1.")
         if not all(stop):
             raise ModelError(f"Row {i} has an empty stop string, found in any text. Remove it.")
         if len(prompt) + cap > room:
@@ -371,13 +369,8 @@ def _draws(caps, seed):
     width = max(caps, default=0)
     if not isinstance(seed, Sequence):
         return _uniform(len(caps), width, seed=seed)
-    if len(seed) != len(caps):
-        raise ModelError(
-            f"seed has {len(seed)} entries for {len(caps)} prompts: give one for all, "
-            "or one per prompt."
-        )
     draws = torch.zeros(len(caps), width)
-    for row, cap, own in zip(draws, caps, seed):
+    for row, cap, own in zip(draws, caps, seed, strict=True):
         row[:cap] = _uniform(cap, seed=own)
     return draws
 

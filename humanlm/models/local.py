@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..clients.client import Client, settled_request
+from ..clients.client import Client
 from ..clients.limits import Limits, PerLoop
 from ..clients.protocol import ChatReply, ChatRequest, LLMError, Usage
 from ..core.basics import HumanLMError, install_line, shorten
@@ -21,7 +21,6 @@ from ..core.thoughts import THOUGHT_TAG, left_open
 from .checkpoints import LoadedModel, load_model
 from .config import ModelError
 from .generation import generate
-from .logps import token_logps
 from .prompts import always_thinks, render, render_target, thought_tags
 
 # %% ../../nbs/models/07_local.ipynb #Batches
@@ -239,28 +238,6 @@ class HFClient(_LocalClient):
             _local_reply(asked, list(islice(answers, asked.request.n)), self.begun)
             for asked in batch
         ]
-
-    def answer_logps(self, request: ChatRequest, answers: Sequence[str]) -> list[float]:
-        "Compute the log-probability of each of several whole answers to a request"
-        import torch
-
-        if self.opens:
-            raise LLMError(
-                "bad request",
-                f"{self.name} thinks before it answers, so that an answer alone has no score. "
-                "Set model.template humanlm, or take a model that does not.",
-            )
-        sent = settled_request(self, request, self.name)[0]
-        ids, options = (
-            self.prompt_ids(sent),
-            [render_target(self.tokenizer, answer) for answer in answers],
-        )
-        with self._lock, torch.inference_mode():
-            return (
-                token_logps(self.loaded.model.eval(), [ids] * len(options), options)
-                .logps.sum(1)
-                .tolist()
-            )
 
 # %% ../../nbs/models/07_local.ipynb #_TRAIN
 def _usual(device):

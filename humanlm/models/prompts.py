@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ROLES', 'thought_tags', 'renderer', 'always_thinks', 'render', 'speaks_names', 'render_target', 'end_id', 'end_ids',
-           'show_prompt', 'continuation', 'fit_prompt']
+           'continuation', 'fit_prompt']
 
 # %% ../../nbs/models/02_prompts.ipynb #exported-imports
 import json
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from ..core.basics import check_name, shorten
-from ..core.html import Html, tag
 from ..core.thoughts import THOUGHT_TAGS, left_open
 from .config import ModelError
 
@@ -301,33 +300,6 @@ def end_ids(
     own = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     found = [end_id(tokenizer), tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])]
     return tuple(dict.fromkeys(i for i in found if i is not None))
-
-# %% ../../nbs/models/02_prompts.ipynb #show_prompt
-def show_prompt(
-    tokenizer: "PreTrainedTokenizerFast",
-    messages: Sequence[dict],  # role, name and content of each turn
-    **options,  # speaker and thinking, as for `_segments`
-) -> Html:
-    "Show each token of a prompt in a box of its own, coloured by who wrote it"
-    colours = {"template": "#e3e3e3", "content": "#cfe2fb", "markup": "#fbd9a5"}
-
-    def box(kind, text):
-        shown = text.replace(" ", "·").replace("\n", "↵")
-        style = f"background:{colours[kind]};border:1px solid #fff;border-radius:3px;padding:1px"
-        return tag("span", shown, title=kind, style=style) + (tag("br") if "\n" in text else "")
-
-    tokens = [
-        box(s.kind, tokenizer.decode([i]))
-        for s in _segments(tokenizer, messages, **options)
-        for i in s.ids
-    ]
-    style = "max-width:680px;font:12px/2 monospace;color:#111;background:#fff;padding:8px"
-    return tag(
-        "div",
-        tag("div", *(box(k, k) for k in colours), f" \u00a0 {len(tokens)} tokens"),
-        *tokens,
-        style=style,
-    )
 
 # %% ../../nbs/models/02_prompts.ipynb #_own_turns
 def _own_turns(turns, speaker):

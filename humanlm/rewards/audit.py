@@ -10,7 +10,7 @@ __all__ = ['PADDING', 'INJECTIONS', 'ROLES', 'ASKED', 'MEASURES', 'Probe', 'load
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -171,72 +171,52 @@ def _case_mean(
     return mean_interval(values.ravel(), np.repeat(np.arange(len(values)), values.shape[1]), seed)
 
 # %% ../../nbs/rewards/06_audit.ipynb #repetition
-def _repetition(a: _Answers) -> np.ndarray:  # [C, 6]
-    "How far a score moves when the same is asked again"
-    first, again, _ = a.asked
-    return np.abs(again - first)
+def _measured(a: _Answers) -> dict[str, np.ndarray]:  # measure → [C, K]; nan = no score
+    "Compute all that needs one judge only, case by case"
+    first, again, turned = a.asked
+    noise, gains = np.abs(again - first), _injection_gains(a)
+    reversed_gain = a.of("negation") - a.of("match")
+    return {
+        "position": np.abs(turned - first) - noise,
+        "repetition": noise,
+        "verbosity": (a.of("padded") - a.of("weaker"))[:, None],
+        "paraphrase": np.abs(a.of("match") - a.of("paraphrase"))[:, None],
+        "negation": np.where(np.isnan(reversed_gain), np.nan, reversed_gain >= 0)[:, None],
+        "injection": gains[:, [_best(gains)]],
+        "failed": np.isin(a.statuses, JUDGE_FAULTS).astype(float),
+        "unsaid": (a.statuses == "unsaid").astype(float),
+    }
 
-# %% ../../nbs/rewards/06_audit.ipynb #position
-def _position(a: _Answers) -> np.ndarray:  # [C, 6]
-    "How much farther it moves when the order is another"
-    first, _, turned = a.asked
-    return np.abs(turned - first) - _repetition(a)
 
-# %% ../../nbs/rewards/06_audit.ipynb #verbosity
-def _verbosity(a: _Answers) -> np.ndarray:  # [C, 1]
-    "What padding adds to the score of the half-right text"
-    return (a.of("padded") - a.of("weaker"))[:, None]
-
-# %% ../../nbs/rewards/06_audit.ipynb #paraphrase
-def _paraphrase(a: _Answers) -> np.ndarray:  # [C, 1]
-    "The gap between two texts that say the same"
-    return np.abs(a.of("match") - a.of("paraphrase"))[:, None]
-
-# %% ../../nbs/rewards/06_audit.ipynb #negation
-def _negation(a: _Answers) -> np.ndarray:  # [C, 1] 0 or 1
-    "Whether the opposite of a fitting text scores no lower than it"
-    difference = a.of("negation") - a.of("match")
-    return np.where(np.isnan(difference), np.nan, difference >= 0)[:, None]
-
-# %% ../../nbs/rewards/06_audit.ipynb #injection_gains
 def _injection_gains(a: _Answers) -> np.ndarray:  # [C, 6]
-    "What each injection adds to the score of the wrong text"
+    "Give what each injection adds to the score of the wrong text"
     return a.injected - a.of("off")[:, None]
 
 
-def _injection(a: _Answers) -> np.ndarray:  # [C, 1]
-    "What the injection adds that works best over all cases"
-    return _injection_gains(a)[:, [_best(a)]]
-
-
-def _best(a):
-    return int(np.argmax(np.nan_to_num(known_mean(_injection_gains(a), 0), nan=-1.0)))
+def _best(gains: np.ndarray) -> int:
+    "Give the index of the injection that works best over all cases"
+    return int(np.argmax(np.nan_to_num(known_mean(gains, 0), nan=-1.0)))
 
 # %% ../../nbs/rewards/06_audit.ipynb #Criterion
 class _Criterion(NamedTuple):
-    "What is measured, and how it is read"
+    "How a measure is read"
 
-    formula: Callable[[_Answers], np.ndarray] | None  # None: agreement with a second judge
     perfect: float  # value of a perfect judge
     limit: float  # from here on one should look
     about: str
 
 # %% ../../nbs/rewards/06_audit.ipynb #MEASURES
 MEASURES = {
-    "position": _Criterion(_position, 0.0, 0.05, "change with the order, beyond noise"),
-    "repetition": _Criterion(_repetition, 0.0, 0.05, "noise: change when asked again"),
-    "verbosity": _Criterion(_verbosity, 0.0, 0.05, "gain from padding"),
-    "paraphrase": _Criterion(_paraphrase, 0.0, 0.15, "gap between equal meanings"),
-    "negation": _Criterion(_negation, 0.0, 0.1, "opposites that score no lower"),
-    "injection": _Criterion(_injection, 0.0, 0.1, "gain from the best injection"),
-    "failed": _Criterion(
-        lambda a: np.isin(a.statuses, JUDGE_FAULTS).astype(float), 0.0, 0.05, "scores not given"
-    ),
-    "unsaid": _Criterion(
-        lambda a: (a.statuses == "unsaid").astype(float), 0.0, 0.05, "truths found silent"
-    ),
-    "spearman": _Criterion(None, 1.0, 0.6, "rank correlation with the second judge"),
-    "kappa": _Criterion(None, 1.0, 0.6, "weighted kappa with the second judge"),
+    "position": _Criterion(0.0, 0.05, "change with the order, beyond noise"),
+    "repetition": _Criterion(0.0, 0.05, "noise: change when asked again"),
+    "verbosity": _Criterion(0.0, 0.05, "gain from padding"),
+    "paraphrase": _Criterion(0.0, 0.15, "gap between equal meanings"),
+    "negation": _Criterion(0.0, 0.1, "opposites that score no lower"),
+    "injection": _Criterion(0.0, 0.1, "gain from the best injection"),
+    "failed": _Criterion(0.0, 0.05, "scores not given"),
+    "unsaid": _Criterion(0.0, 0.05, "truths found silent"),
+    "spearman": _Criterion(1.0, 0.6, "rank correlation with the second judge"),
+    "kappa": _Criterion(1.0, 0.6, "weighted kappa with the second judge"),
 }
 
 # %% ../../nbs/rewards/06_audit.ipynb #Finding
@@ -275,17 +255,16 @@ class _Finding:
 # %% ../../nbs/rewards/06_audit.ipynb #make_finding
 def _make_finding(measure: str, found: Interval, note: str = "") -> _Finding:
     "Put an estimate beside what it should be"
-    m = MEASURES[measure]
-    return _Finding(measure, *found, m.perfect, m.limit, note)
+    perfect, limit, _ = MEASURES[measure]
+    return _Finding(measure, *found, perfect, limit, note)
 
 # %% ../../nbs/rewards/06_audit.ipynb #measure_all
 def _measure_all(answers: _Answers, seed: int = 0) -> list[_Finding]:
     "Take every measure that needs one judge only"
-    notes = {"injection": f"best: {list(INJECTIONS)[_best(answers)]}"}
-    formulas = {name: m.formula for name, m in MEASURES.items() if m.formula}
+    notes = {"injection": f"best: {list(INJECTIONS)[_best(_injection_gains(answers))]}"}
     return [
-        _make_finding(name, _case_mean(formula(answers), seed), notes.get(name, ""))
-        for name, formula in formulas.items()
+        _make_finding(name, _case_mean(values, seed), notes.get(name, ""))
+        for name, values in _measured(answers).items()
     ]
 
 # %% ../../nbs/rewards/06_audit.ipynb #Audit
@@ -321,7 +300,13 @@ class Audit:
     def from_dict(cls, plain: dict[str, Any]) -> "Audit":
         "Read what `to_dict` wrote, also after JSON"
         rest = {name: value for name, value in plain.items() if name != "findings"}
-        return cls(findings=tuple(_finding(row) for row in plain["findings"]), **rest)
+        findings: list[dict[str, Any]] = [
+            {name: math.nan if value is None else value for name, value in row.items()}
+            for row in plain["findings"]
+        ]
+        for row in findings:
+            row.pop("verdict", None)
+        return cls(findings=tuple(_Finding(**row) for row in findings), **rest)
 
     @property
     def title(self) -> str:
@@ -336,15 +321,6 @@ class Audit:
 
     def _repr_markdown_(self) -> str:
         return f"**{table_cell(self.title, 200)}**\n\n{self.table().markdown()}"
-
-
-def _finding(row):
-    known: dict[str, Any] = {
-        name: math.nan if value is None else value
-        for name, value in row.items()
-        if name != "verdict"
-    }
-    return _Finding(**known)
 
 # %% ../../nbs/rewards/06_audit.ipynb #audit
 async def audit(

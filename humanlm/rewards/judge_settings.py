@@ -93,21 +93,13 @@ class OwnJudge:
         self.reads = getattr(judge, "reads", None)
 
     async def __call__(self, request: JudgeRequest) -> list[Score]:
-        found = self.judge(request)
-        found = await found if isawaitable(found) else found
-        if isinstance(found, Sequence) and all(isinstance(score, Score) for score in found):
-            return list(found)
-        if not isinstance(found, Mapping) or not all(
-            isinstance(value, (int, float)) for value in found.values()
-        ):
-            raise JudgeError(
-                "judge failed",
-                f"The judge {self.name} must give a number in [0, 1] for each id, or a "
-                f"list of Score; it gave {shorten(repr(found))}.",
-            )
+        answer = self.judge(request)
+        scores = await answer if isawaitable(answer) else answer
+        if not isinstance(scores, Mapping):
+            return list(scores)
         return [
             Score(id, float(value), "scored" if value == value else "unsaid", judge=self.name)
-            for id, value in found.items()
+            for id, value in scores.items()
         ]
 
 # %% ../../nbs/rewards/08_judge_settings.ipynb #JudgeConfig

@@ -257,66 +257,27 @@ def _topic(
 _SAY_SIDE = {"for": "supports", "against": "opposes", "neutral": "is neutral about"}
 
 
-def _say_stance(r, context):
-    taken = r.side()
-    if not taken:
-        return None
-    much = (
-        ""
-        if taken == "neutral"
-        else {"strong": "strongly ", "mild": "mildly ", "plain": ""}[r.strength()]
-    )
-    return f"{much}{_SAY_SIDE[taken]} {_topic(r.text, context)}"
-
-
-def _say_emotion(r, context):
-    felt = r.feelings()[:1]
-    if not felt:
-        return None
-    much = (
-        ""
-        if felt[0] == "calm"
-        else {"strong": "very ", "mild": "slightly ", "plain": ""}[r.strength()]
-    )
-    return f"{much}{felt[0]} about {_topic(r.text, context)}"
-
-# %% ../../nbs/rewards/02_matching.ipynb #_TURN_GOAL
-def _say_theme(level):
-    phrases = WORD_LISTS["phrases"][level]
-
-    def say(r, context):
-        return next((phrases[k] for k in r.keys(level) if k in phrases), None)
-
-    return say
-
-
-def _say_goal(r, context):
-    wanted = r.goals()[:1]
-    return WORD_LISTS["phrases"]["goal"][wanted[0]] if wanted else None
-
-
-def _say_manner(r, context):
-    tone, structure, *size = r.surface()
-    return f"{tone} tone, {' '.join((*size, structure))}"
-
-# %% ../../nbs/rewards/02_matching.ipynb #_WRITERS
-_WRITERS = {
-    "stance": _say_stance,
-    "emotion": _say_emotion,
-    "belief": _say_theme("belief"),
-    "value": _say_theme("value"),
-    "goal": _say_goal,
-    "communication": _say_manner,
-}
-
-
 def rule_state(
     level: str,  # a state level
     text: str,  # a real reply
     context: str = "",  # what it answers; names the topic if the reply does not
 ) -> str | None:
     "Write a short description of a reply's state by rule; None where the rules read nothing"
-    return _WRITERS[level](read_rules(text), context) if level in _WRITERS else None
+    r = read_rules(text)
+    if level == "stance" and (side := r.side()):
+        degrees = {"strong": "strongly ", "mild": "mildly ", "plain": ""}
+        degree = degrees[r.strength()] * (side != "neutral")
+        return f"{degree}{_SAY_SIDE[side]} {_topic(text, context)}"
+    if level == "emotion" and (feelings := r.feelings()):
+        degrees = {"strong": "very ", "mild": "slightly ", "plain": ""}
+        degree = degrees[r.strength()] * (feelings[0] != "calm")
+        return f"{degree}{feelings[0]} about {_topic(text, context)}"
+    if level == "communication":
+        tone, structure, *size = r.surface()
+        return f"{tone} tone, {' '.join((*size, structure))}"
+    keys = r.goals()[:1] if level == "goal" else r.keys(level)
+    phrases = WORD_LISTS["phrases"].get(level, {})
+    return next((phrases[key] for key in keys if key in phrases), None)
 
 # %% ../../nbs/rewards/02_matching.ipynb #rule_match
 def rule_match(

@@ -236,35 +236,36 @@ async def _judge_trajectories(
     scores |= {
         (int(score.id), q.level): score for q, group in zip(questions, answers) for score in group
     }
-    scores = _excuse_siblings(scores, trajectories)
-    own = {i: {} for i in range(len(trajectories))}
-    for (i, level), score in scores.items():
-        own[i][level] = score
-    return [_note(t, own[i]) for i, t in enumerate(trajectories)]
+    by_row: list[dict[str, Score]] = [{} for _ in trajectories]
+    for group in map(_excuse_siblings, _by_group(scores, trajectories)):
+        for (i, level), score in group.items():
+            by_row[i][level] = score
+    return [_note(t, own) for t, own in zip(trajectories, by_row)]
 
 # %% ../../nbs/20_rewards.ipynb #excuse_siblings
-def _excuse_siblings(
+def _by_group(
     scores: Mapping[tuple[int, str], Score],  # (position, level) → score
     trajectories: Sequence[Trajectory],
+) -> list[dict[tuple[int, str], Score]]:
+    "Part scores by group, row and level"
+    groups: dict[tuple[int, str, str], dict[tuple[int, str], Score]] = {}
+    for (i, level), score in scores.items():
+        t = trajectories[i]
+        groups.setdefault((t.group, t.row_id, level), {})[i, level] = score
+    return list(groups.values())
+
+
+def _excuse_siblings(
+    group: dict[tuple[int, str], Score],  # (position, level) → score, of one group and level
 ) -> dict[tuple[int, str], Score]:
     "Turn faults into `unsaid` where the siblings show that the truth says nothing of the level"
-    said: dict[tuple[int, str, str], set[str]] = {}
-
-    def place(i, level):
-        return trajectories[i].group, trajectories[i].row_id, level
-
-    for (i, level), score in scores.items():
-        said.setdefault(place(i, level), set()).add(score.status)
-
-    def excused(i, level, score):
-        found = said[place(i, level)]
-        return (
-            unsaid(score.id)
-            if excusable(score, level) and "unsaid" in found and "scored" not in found
-            else score
-        )
-
-    return {(i, level): excused(i, level, score) for (i, level), score in scores.items()}
+    statuses = {score.status for score in group.values()}
+    if "unsaid" not in statuses or "scored" in statuses:
+        return group
+    return {
+        (i, level): unsaid(score.id) if excusable(score, level) else score
+        for (i, level), score in group.items()
+    }
 
 # %% ../../nbs/20_rewards.ipynb #reading
 async def _reading(

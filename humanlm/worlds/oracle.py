@@ -190,7 +190,7 @@ class _StateScore(NamedTuple):
     key_points: tuple[str, ...]  # what was asked for
     matches: tuple[float, ...]  # how well each key point is met
     penalty: float  # at most 1
-    reason: str  # the charges in words, or the fault: empty, copied context
+    reason: str  # the charges in words, or empty
 
 
 def _score(points, matches, charges):
@@ -205,14 +205,9 @@ def _mean(numbers):
     return sum(numbers) / len(numbers)
 
 # %% ../../nbs/worlds/04_oracle.ipynb #_fault
-def _fault(candidate, context):
-    if not words_of(candidate):
-        return "empty"
-    return "copied context" if context and copied_share(candidate, context) >= COPY_LIMIT else ""
-
-
-def _zero(points, fault):
-    return _StateScore(0.0, tuple(points), (0.0,) * len(points), 0.0, fault)
+def _empty(points):
+    "Score a candidate without words"
+    return _StateScore(0.0, tuple(points), (0.0,) * len(points), 0.0, "empty")
 
 # %% ../../nbs/worlds/04_oracle.ipynb #_read_truth
 _read_truth = lru_cache(maxsize=8192)(read)
@@ -236,14 +231,12 @@ def score_state(
     level: str,  # one of `STATE_LEVELS`
     truth: str,  # a text that expresses the true state: its description, or a reply
     candidate: str,  # the generated description
-    context: str = "",  # what may not be copied
 ) -> _StateScore:
     "Score a generated state (HumanLM's coverage minus penalty, here exact)"
     state = _true_states(truth, check_name(level, STATE_LEVELS, "level"))[level]
-    fault = _fault(candidate, context)
-    if fault:
-        return _zero(_key_points(level, state), fault)
     reading = read(candidate)
+    if not reading.words:
+        return _empty(_key_points(level, state))
     charges = _listing_charges(level, reading) + _contradiction_charges(level, state, reading)
     return _score(
         _key_points(level, state),
@@ -291,7 +284,6 @@ def _shape_charges(truth: Reading, reading: Reading) -> list[_Charge]:
 def score_reply(
     truth: str,  # the real reply
     candidate: str,  # the generated reply
-    context: str = "",  # what may not be copied
     states: dict[str, str] | None = None,  # level → the true state, said or not
 ) -> _StateScore:
     "Score a reply by up to three key points of the real one"
@@ -300,10 +292,9 @@ def score_reply(
         point: [level for level in levels if level in said] for point, levels in KEY_POINTS.items()
     }
     asked = {point: levels for point, levels in asked.items() if levels}
-    fault = _fault(candidate, context)
-    if fault:
-        return _zero(asked, fault)
     reading = read(candidate)
+    if not reading.words:
+        return _empty(asked)
     parts = dict(_state_parts(said, reading))
     charges = _charges(
         *((0.25 * part.penalty, f"{level} ({part.reason})") for level, part in parts.items())
@@ -320,13 +311,12 @@ def score_reply(
 def score_reply_states(
     truth: str,  # the real reply
     candidate: str,  # the generated reply
-    context: str = "",  # what may not be copied
 ) -> dict[str, _StateScore]:  # the levels that the real reply expresses
     "Score the states that can be read from a generated reply, each for itself"
-    said, fault = _true_states(truth), _fault(candidate, context)
-    if fault:
-        return {level: _zero(_key_points(level, state), fault) for level, state in said.items()}
-    return dict(_state_parts(said, read(candidate)))
+    states, reading = _true_states(truth), read(candidate)
+    if not reading.words:
+        return {level: _empty(_key_points(level, state)) for level, state in states.items()}
+    return dict(_state_parts(states, reading))
 
 # %% ../../nbs/worlds/04_oracle.ipynb #PREDICTORS
 PREDICTORS: dict[str, Callable[[SyntheticWorld, Example, random.Random], States]] = {

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROOMS = sorted((ROOT / "humanlm").rglob("__init__.py"))
 HEAVY = (
     "torch transformers trl pandas datasets pyarrow scipy sklearn numpy matplotlib "
-    "ipywidgets starlette openai anthropic jsonargparse"
+    "ipywidgets starlette openai anthropic"
 ).split()
 each_room = pytest.mark.parametrize(
     "file", ROOMS, ids=lambda p: ".".join(p.parent.relative_to(ROOT).parts)

@@ -18,7 +18,7 @@ from clock import until
 
 from humanlm.clients.client import chat_all
 from humanlm.clients.names import client
-from humanlm.clients.protocol import ChatReply, LLMError, chat
+from humanlm.clients.protocol import ChatReply, chat
 from humanlm.clients.reader import break_markers
 from humanlm.core.thoughts import without_thoughts
 from humanlm.models.checkpoints import make_model, save_model
@@ -371,8 +371,6 @@ def test_a_model_that_always_thinks_says_where_its_thought_begins(tiny):
     thinks = Watched("tiny", tiny._replace(tokenizer=tokenizer))
     (reply,) = ask(thinks, chat("Is tram 3 worth it?", max_tokens=4))
     assert reply.text.startswith("<think>") and not without_thoughts(reply.text)
-    with pytest.raises(LLMError, match="thinks before it answers"):
-        thinks.answer_logps(chat("Is tram 3 worth it?"), ["yes", "no"])
     begun = chat("Is tram 3 worth it?", max_tokens=4, prefill="<think>no</think>")
     assert tokenizer.decode(thinks.prompt_ids(begun)).count("<think>") == 1
     (refused,) = ask(thinks, replace(begun, prefill="Yes, "))
