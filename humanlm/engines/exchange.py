@@ -16,13 +16,11 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from ..core.basics import HumanLMError, read_jsonl, shorten
-from ..core.config import Settings
 from ..data.trajectory import Completion, Trajectory
-from .settings import Job, remaining
 from ..methods.policies import ModelPolicy, RolloutError, row_seeds
 from ..methods.sampling import Sampling
 from ..models.checkpoints import has_adapter
-from ..training.run import Run, updates
+from ..training.run import Run
 
 # %% ../../nbs/engines/03_exchange.ipynb #require_cluster
 class EngineError(HumanLMError):
@@ -302,28 +300,14 @@ MEASURED = {
 }  # verl's name → ours
 
 
-def _verl_numbers(
+def measured(
     path: Path,  # what verl logs, one JSON object a line
     step: int,  # counted from 1
 ) -> dict[str, float]:
-    "Read what verl measured of a step"
+    "Return what verl measured of a step"
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     found = next((row["data"] for row in reversed(rows) if row["step"] == step), {})
     return {own: float(found[name]) for name, own in MEASURED.items() if name in found}
-
-
-def measured(s: Settings, job: Job, path: Path, step: int) -> dict[str, float]:
-    "Give what verl measured of a step, with the rate as its optimiser lowered it"
-    found, falls, each = (
-        _verl_numbers(path, step),
-        s.trainer.get("lr_scheduler_kwargs") or {},
-        updates(s),
-    )
-    if "learning_rate" in found and falls:
-        found["learning_rate"] *= remaining(
-            step * each - 1, job.steps * each, falls["num_decay_steps"]
-        )
-    return found
 
 
 def _spent_tokens(path: Path, stage: str, steps: int) -> float:

@@ -334,7 +334,6 @@ def check_settings(recipe: Recipe, settings: Settings) -> None:
     if engine:
         require_all(
             lambda: engine.check(settings),
-            lambda: engine.check_lessons(settings) if teaches else None,
             lambda: shares_of(settings),
         )
     else:

@@ -271,15 +271,16 @@ class _RowsTrainer(ShardedTrainer, SFTTrainer):
         finally:
             hook.remove()
 
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        "Read the last of a checkpoint as TRL does, and count the tokens before it"
-        super()._load_optimizer_and_scheduler(checkpoint)
-        if not checkpoint:
-            return
-        steps = json.loads((Path(checkpoint) / "trainer_state.json").read_text())["global_step"]
-        rows: Any = self.train_dataset
-        seen = rows[: steps * self.args.train_batch_size * self.args.world_size]
-        self._total_train_tokens = sum(map(len, seen["input_ids"]))
+    def train(self, resume_from_checkpoint: str | None = None, **options: Any) -> Any:
+        "Train as TRL does; a run that goes on counts the tokens before it"
+        if resume_from_checkpoint:
+            state = json.loads((Path(resume_from_checkpoint) / "trainer_state.json").read_text())
+            rows: Any = self.train_dataset
+            size = self.args.train_batch_size * self.args.world_size
+            self._total_train_tokens = sum(
+                map(len, rows["input_ids"][: state["global_step"] * size])
+            )
+        return super().train(resume_from_checkpoint=resume_from_checkpoint, **options)
 
     def create_model_card(self, *_, **__) -> None:
         "Write nothing: the run folder describes itself"

@@ -125,11 +125,8 @@ def lessons(
     from humanlm.training.sft import train_sft
 
     s, out = run.settings, out or run.checkpoints(stage)
-    engine, save = (
-        find_engine(s.run.engine),
-        {name: s.trainer[name] for name in SAVE_OPTIONS if name in s.trainer},
-    )
-    if rows and not (engine and engine.lessons(run, stage, model, tokenizer, rows, out)):
+    save = {name: s.trainer[name] for name in SAVE_OPTIONS if name in s.trainer}
+    if rows:
         train_sft(
             model,
             tokenizer,
