@@ -7,9 +7,7 @@ __all__ = ['main', 'run_command']
 
 # %% ../nbs/83_tom.ipynb #imports
 import sys
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from .benchmarks.questions import BenchmarkItem
@@ -17,7 +15,7 @@ from .benchmarks.readings import ScoredAnswer
 from .benchmarks.sets import benchmarks, find_benchmark
 from .clients.ledger import price
 from .clients.names import full_name, in_plan
-from .core.basics import run_sync, shorten
+from .core.basics import run_sync
 from .core.commands import menu
 from .core.config import Settings
 from .core.grammar import parse
@@ -35,11 +33,10 @@ from humanlm.harness.reports import (
 from humanlm.harness.respondent import (
     answer_all,
     concerns,
-    fall_back,
     nothing_answered,
     read_outcomes,
 )
-from .harness.runs import GROUPS, TomRun, _Echo, make_run
+from .harness.runs import GROUPS, TomRun, make_run
 from .models.settings import require_model
 
 # %% ../nbs/83_tom.ipynb #main
@@ -58,18 +55,9 @@ class _Cost(NamedTuple):
     calls: int
     read: int  # tokens, about
     written: int  # tokens, at most
-    dollars: (
-        tuple[float, float] | None
-    )  # for reading, and at most in all; None: the price is unknown
-    otherwise: str = ""  # how many would be asked in another way than chosen, and why
+    dollars: tuple[float, float] | None  # for reading, and at most in all; None: unknown
 
 # %% ../nbs/83_tom.ipynb #rehearse
-def _spread(items: Sequence[BenchmarkItem], most: int) -> list[BenchmarkItem]:
-    "Take some questions, from everywhere"
-    n = min(most, len(items))
-    return [items[i * len(items) // n] for i in range(n)]
-
-
 def _rehearse(
     run: TomRun,  # made with `ask=False`
     items: Sequence[BenchmarkItem],
@@ -79,74 +67,16 @@ def _rehearse(
     if run.respondent.asker is None or not items:
         return _Cost(0, 0, 0, (0.0, 0.0))
     client: Any = run.respondent.asker.client  # counts what it would ask
-    tried = _spread(items, most)
-    times, found = len(items) / len(tried), []
-    run_sync(answer_all(run.respondent, tried, found.append, 1))
-    used = client.ledger.total
-    read, written = (
-        round(times * used.tokens_in),
-        round(times * sum(r.n * r.max_tokens for r in client.requests)),
+    n = min(most, len(items))
+    run_sync(
+        answer_all(run.respondent, [items[i * len(items) // n] for i in range(n)], [].append, 1)
     )
+    used, times = client.ledger.total, len(items) / n
+    read = round(times * used.tokens_in)
+    written = round(times * sum(r.n * r.max_tokens for r in client.requests))
     least, most_paid = (price(full_name(client.name), read, n) for n in (0, written))
     dollars = None if least is None or most_paid is None else (least, most_paid)
-    return _Cost(round(times * used.calls), read, written, dollars, _otherwise(run, found))
-
-# %% ../nbs/83_tom.ipynb #_otherwise
-def _otherwise(run: TomRun, rehearsed: Sequence[ScoredAnswer]) -> str:
-    "Say what would be asked in another way; a stand-in's records have other people in them"
-    known = [
-        replace(o, notes=())
-        if o.context
-        and isinstance(run.respondent.parser, _Echo)
-        and "not in the context" in fall_back(o)
-        else o
-        for o in rehearsed
-    ]
-    said = concerns(known, False)
-    return f"{said[0]}, in a rehearsal" if said else ""
-
-# %% ../nbs/83_tom.ipynb #refused
-def _refused(run: TomRun, items: Sequence[BenchmarkItem]) -> str:  # empty: none, or a model parses
-    "Say how many texts a rule cannot parse"
-    parser = run.respondent.parser
-    if parser is None or not run.respondent.parses or isinstance(parser, _Echo):
-        return ""
-
-    async def reasons():
-        texts = {run.benchmark.source_text(item): item for item in items}
-        found = [(await run.respondent.context(item))[0] for item in texts.values()]
-        return [parsed.reason for parsed in found if not parsed.context], len(found)
-
-    why, n = run_sync(reasons())
-    if not why:
-        return ""
-    most = shorten(Counter(why).most_common(1)[0][0], 120)
-    return (
-        f"{parser.name} refuses {len(why):,} of {n:,} texts, whose questions get no "
-        f"context; most often: {most}"
-    )
-
-# %% ../nbs/83_tom.ipynb #abstained
-def _abstained(
-    run: TomRun, items: Sequence[BenchmarkItem], most: int = 100
-) -> str:  # empty: none, or a model answers
-    "Say how many questions a rule cannot answer"
-    if (
-        run.respondent.asker
-        or not items
-        or (run.respondent.parses and isinstance(run.respondent.parser, _Echo))
-    ):
-        return ""
-    tried, found = _spread(items, most), []
-    run_sync(answer_all(run.respondent, tried, found.append, 1))
-    why = Counter(o.notes[0] for o in found if o.status == "abstained")
-    if not why:
-        return ""
-    often = shorten(why.most_common(1)[0][0], 120)
-    return (
-        f"{run.respondent.solver} cannot answer {why.total():,} of {len(tried):,} questions "
-        f"that were tried; most often: {often}"
-    )
+    return _Cost(round(times * used.calls), read, written, dollars)
 
 # %% ../nbs/83_tom.ipynb #cost_text
 def _cost_text(cost: _Cost) -> str:
@@ -170,7 +100,6 @@ def _plan(run: TomRun) -> str:
         if run.respondent.parses
         else "none"
     )
-    cost, silent = _rehearse(run, waiting), _abstained(run, waiting)
     lines = {
         "run": run.folder,
         "questions": f"{len(run.loaded):,} about {len(texts):,} texts, {len(run.loaded.problems)} "
@@ -178,17 +107,10 @@ def _plan(run: TomRun) -> str:
         "to ask": f"{len(waiting):,}",
         "model": in_plan(run.conditions["model"]),
         "way": run.way,
-        "calls": _cost_text(cost),
+        "calls": _cost_text(_rehearse(run, waiting)),
         "contexts": contexts,
-        "refused": _refused(run, waiting),
-        "otherwise": cost.otherwise,
-        "warning": silent,
     }
-    return "\n".join(
-        f"{name:<10}{value}"
-        for name, value in lines.items()
-        if value or name not in ("refused", "otherwise", "warning")
-    )
+    return "\n".join(f"{name:<10}{value}" for name, value in lines.items())
 
 # %% ../nbs/83_tom.ipynb #show_run
 def _show_run(run: TomRun, outcomes: Sequence[ScoredAnswer], lines: Sequence[ReportLine]) -> None:

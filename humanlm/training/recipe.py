@@ -102,10 +102,6 @@ class Recipe:
         "Say what each stage gives GPUs to do; nothing: one stage of completions by a method"
         return []
 
-    def traits(self, s: Settings) -> dict[str, str]:
-        "Describe settings in a few words, for tables of several files"
-        return {}
-
     def report(self, folder: Path) -> Path:
         "Write the report of a finished run"
         from humanlm.evaluation.report import write_report

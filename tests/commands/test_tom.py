@@ -263,9 +263,7 @@ def test_a_comparison_of_contexts_without_contexts_is_no_null_result(name, tmp_p
         benchmarks[name],
         (name, f"--tom.file={path}", "--tom.mode=vanilla,context", "--model.name=scripted/first"),
     )
-    n, texts = len(b.load(path)), len({item.source for item in b.load(path)})
-    assert run(*words, "--dry-run", out=tmp_path / "runs") == 0
-    assert f"symbolic refuses {texts} of {texts} texts" in capsys.readouterr().out
+    n = len(b.load(path))
     assert run(*words, out=tmp_path / "runs") == 1
     shown = capsys.readouterr()
     assert (

@@ -228,25 +228,6 @@ def test_published_names_of_ways_with_settings_ask_what_ours_ask(
     assert len(list(tmp_path.glob("hitom-*"))) == 2, "each has a folder of its own"
 
 
-@pytest.mark.parametrize(
-    "model, said",
-    [
-        (
-            "symbolic",
-            "warning   symbolic cannot answer 6 of 6 questions that were tried; most often: ",
-        ),
-        ("scripted/first", ""),
-    ],
-)
-def test_a_plan_warns_of_a_rule_that_cannot_answer(
-    model, said, meetings, tmp_path, capsys, monkeypatch
-):
-    monkeypatch.setitem(scripts, "first", first)
-    assert run("confaide", meetings, tmp_path / "runs", f"--model.name={model}", "--dry-run") == 0
-    shown = capsys.readouterr().out
-    assert said in shown and ("warning" in shown) == bool(said) and not (tmp_path / "runs").exists()
-
-
 # ---- labels
 
 
