@@ -139,7 +139,7 @@ def _plain_host(
     "Say how a model that is no simulated user is hosted"
     shared = {field.name: getattr(config, field.name) for field in fields(ServiceConfig)}
     return {_served_name(choice, config): str(how_to_ask(choice.place)[0])}, _Plain(
-        **shared, out="", dtype=choice.dtype
+        **shared, out="", dtype=choice.dtype or "float32"
     )
 
 
@@ -173,8 +173,7 @@ def main(
         return 0
     from humanlm.training.run import quiet_libraries
 
-    if s.serve.choose_engine() == "transformers":
-        quiet_libraries()
+    quiet_libraries()
     try:
         host_models(places, hosting, key) if s.serve.plain else serve(
             s.model, s.serve, s.rollout, key, s.hierarchy

@@ -8,13 +8,12 @@ __all__ = ['VERL_ESTIMATORS', 'take_step', 'step_numbers']
 # %% ../../nbs/engines/02_estimators.ipynb #exported-imports
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 
 from ..methods.method import Batch, Method
-from ..methods.shares import at_step, generated_tokens, numbered_together, other_tokens
+from ..methods.shares import at_step, numbered_together, token_counts, written_down
 
 # %% ../../nbs/engines/02_estimators.ipynb #carried
 def _carried(
@@ -65,12 +64,7 @@ async def take_step(
     found, further = found if isinstance(found, tuple) else (found, {})
     found, numbers = _signal(method, batch, further) if method.signal else (found, {})
     if not method.critic:
-        signals = {
-            name: x
-            for name, x in further.items()
-            if x.shape == mask.shape and x.is_floating_point()
-        }
-        batch = batch._replace(trajectories=_written_down(done, found, signals))
+        batch = batch._replace(trajectories=written_down(done, found, further, mask.shape))
     return _MethodStep(
         batch, found.float(), {name: float(value) for name, value in numbers.items()}
     )
@@ -98,22 +92,6 @@ def _signal(method, batch, further):
     return found if isinstance(found, tuple) else (found, {})
 
 
-def _written_down(trajectories, advantages, signals):
-    "Put advantages and signals into trajectories"
-    ends, signals = (
-        [len(t.completion_ids) for t in trajectories],
-        {name: x.tolist() for name, x in signals.items()},
-    )
-    return [
-        replace(
-            t,
-            advantage=a if isinstance(a, float) else a[:end],
-            signals=t.signals | {name: rows[i][:end] for name, rows in signals.items()},
-        )
-        for i, (t, a, end) in enumerate(zip(trajectories, advantages.tolist(), ends, strict=True))
-    ]
-
-
 def step_numbers(method: Method, step: _MethodStep) -> dict[str, float]:
     "Measure a step as the other engine does, and let the memory of the method learn"
     batch, weights = (
@@ -122,9 +100,6 @@ def step_numbers(method: Method, step: _MethodStep) -> dict[str, float]:
     )
     found = {"reward": (batch.rewards * weights).nansum(1).mean().item()} if method.reward else {}
     found |= method.metrics(batch) if method.metrics else {}
-    counts = {
-        "tokens/generated": generated_tokens(batch.trajectories),
-        "tokens/others": other_tokens(batch.trajectories),
-    }
+    counts = token_counts(batch.trajectories)
     learned = method.memory.learn(method.memory.note(batch.trajectories)) if method.memory else {}
     return found | step.numbers | {name: float(n) for name, n in counts.items() if n} | learned

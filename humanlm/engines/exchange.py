@@ -19,6 +19,7 @@ from ..core.basics import HumanLMError, read_jsonl, shorten
 from ..data.trajectory import Completion, Trajectory
 from ..methods.policies import ModelPolicy, RolloutError, row_seeds
 from ..methods.sampling import Sampling
+from ..methods.shares import COUNTS
 from ..models.checkpoints import has_adapter
 from ..training.run import Run
 
@@ -334,7 +335,7 @@ def is_spent(run: Run, stage: str, steps: int, more: Mapping[str, float] = {}) -
 
 
 def _tokens(row):
-    return sum(row.get(name, 0) for name in ("tokens/generated", "tokens/others"))
+    return sum(row.get(name, 0) for name in COUNTS)
 
 # %% ../../nbs/engines/03_exchange.ipynb #take-checkpoint
 def take_checkpoint(model: Any, folder: Path) -> None:

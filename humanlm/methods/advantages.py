@@ -14,7 +14,6 @@ from functools import partial
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from ..core.basics import check_name
@@ -268,21 +267,15 @@ def _usable(credits, tokens):
 
 def _counted(mask, lengths):
     "Count the trainable tokens of stretches that follow each other, [B, K]"
-    long = (flat := lengths.flatten().numpy()) > 0
-    found = np.zeros(len(flat))
-    if long.any():
-        found[long] = np.add.reduceat(
-            mask.cpu().numpy().ravel(), (flat.cumsum() - flat)[long], dtype=np.int32
-        )
-    return torch.from_numpy(found).view(lengths.shape)
+    before = torch.nn.functional.pad(mask.cpu().long().cumsum(1), (1, 0))
+    ends = before.gather(1, lengths.cumsum(1))
+    return ends.diff(prepend=torch.zeros(len(ends), 1, dtype=torch.long)).double()
 
 
 def _repeated(values, lengths, mask):
     "Repeat the value of each stretch over its trainable tokens, [B, T]"
-    found = np.repeat(values.float().flatten().numpy(), lengths.flatten().numpy()).reshape(
-        mask.shape
-    )
-    return torch.from_numpy(np.multiply(found, mask.cpu().numpy(), out=found)).to(mask.device)
+    every = values.float().flatten().repeat_interleave(lengths.flatten())
+    return every.view(mask.shape).to(mask.device) * mask
 
 # %% ../../nbs/methods/06_advantages.ipynb #estimators
 estimators: dict[str, Callable[[Any, Any], torch.Tensor]] = {

@@ -12,7 +12,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, cast
@@ -34,18 +33,19 @@ from ..hardware.sharding import ShardedTrainer, shards, whole
 from ..methods.method import Batch, Method
 from ..methods.sampling import Sampling
 from humanlm.methods.shares import (
+    COUNTS,
     at_step,
     from_everywhere,
-    generated_tokens,
     numbered_together,
-    other_tokens,
+    token_counts,
+    written_down,
 )
 from ..models.generation import lent, written_by
 from ..models.logps import token_logps
 from ..models.packing import can_pack
 from ..rewards.audit import Audit, audit
 from ..rewards.scoring import Judge
-from .checkpoints import COUNTS, draws_kept, progress_kept
+from .checkpoints import draws_kept, progress_kept
 from .options import TrainerError
 from .policy import LentEngine, TrainerPolicy, changed
 
@@ -82,6 +82,7 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
         parts = [("none", 0.0)]
         if method.reward:
             parts = list(zip(method.reward.names, method.reward.weights, strict=True))
+        components: list[Any] = [_Component(self, i, name) for i, (name, _) in enumerate(parts)]
         with _reference_by_copy(model):
             super().__init__(
                 model=model,
@@ -90,7 +91,7 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
                 train_dataset=numbers,
                 eval_dataset=numbers,
                 callbacks=list(callbacks),
-                reward_funcs=[_Component(self, i, name) for i, (name, _) in enumerate(parts)],
+                reward_funcs=components,
                 rollout_func=lambda *_: self.roll_out(),
             )
         self.reward_weights = torch.tensor([weight for _, weight in parts], dtype=torch.float32)
@@ -447,20 +448,7 @@ def _keep(
     further: dict[str, torch.Tensor],  # those `[B, T]` become signals of the trajectories
 ) -> None:
     "Attach advantages and signals, log what the method measures, write the trajectories"
-    signals = {
-        name: x.tolist()
-        for name, x in further.items()
-        if x.shape == batch.mask.shape and x.is_floating_point()
-    }
-    trainer.trajectories = [
-        replace(
-            t,
-            advantage=a if isinstance(a, float) else a[: len(t.completion_ids)],
-            signals=t.signals
-            | {name: rows[i][: len(t.completion_ids)] for name, rows in signals.items()},
-        )
-        for i, (t, a) in enumerate(zip(trainer.trajectories, advantages.tolist(), strict=True))
-    ]
+    trainer.trajectories = written_down(trainer.trajectories, advantages, further, batch.mask.shape)
     found = (
         trainer.method.metrics(
             _joined(trainer.accelerator, batch._replace(trajectories=trainer.trajectories))
@@ -468,10 +456,7 @@ def _keep(
         if trainer.method.metrics
         else {}
     )
-    counts = {
-        "tokens/generated": generated_tokens(trainer.trajectories),
-        "tokens/others": other_tokens(trainer.trajectories),
-    }
+    counts = token_counts(trainer.trajectories)
     _note(
         trainer,
         gather_object(
