@@ -8120,8 +8120,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                'humanlm/training/policy.py'),
                                          'humanlm.training.policy.TrainerPolicy.given': ( 'training/policy.html#trainerpolicy.given',
                                                                                           'humanlm/training/policy.py'),
-                                         'humanlm.training.policy.TrainerPolicy.goes_on': ( 'training/policy.html#trainerpolicy.goes_on',
-                                                                                            'humanlm/training/policy.py'),
                                          'humanlm.training.policy.TrainerPolicy.lockstep': ( 'training/policy.html#trainerpolicy.lockstep',
                                                                                              'humanlm/training/policy.py'),
                                          'humanlm.training.policy.TrainerPolicy.step': ( 'training/policy.html#trainerpolicy.step',

@@ -102,32 +102,19 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
 
     @contextmanager
     def limits(self, rows: Sequence[dict], sampling: Sampling | None) -> Iterator[None]:
-        "Let the engine stop at the longest cap and the stop strings of rows, and draw as asked"
+        "Let vLLM stop at the longest cap and the stop strings of rows, and draw as asked"
         asked = gather_object([(row["max_tokens"], *row["stop"]) for row in rows])
-        cap = min(
-            self.max_completion_length or math.inf,
-            max((cap for cap, *_ in asked), default=math.inf),
-        )
+        most = self.max_completion_length or math.inf
+        cap = min(most, max((cap for cap, *_ in asked), default=math.inf))
         names = ("temperature", "top_p", "top_k") if sampling else ()
         drawn = {name: getattr(sampling, name) for name in names}
-        if not self.use_vllm:
-            if sampling:
-                drawn["do_sample"] = sampling.temperature > 0
-            with changed(self.generation_config, max_new_tokens=cap, **drawn):
-                yield
-            return
-        own = {
-            name: value
-            for name, value in (self.vllm_generation.generation_kwargs or {}).items()
-            if name not in drawn
-        }
-        stops = dict.fromkeys(
-            [*own.get("stop", []), *(text for _, *texts in asked for text in texts)]
-        )
+        options = self.vllm_generation.generation_kwargs or {}
+        options = {name: value for name, value in options.items() if name not in drawn}
+        stops = [*options.get("stop", []), *(text for _, *texts in asked for text in texts)]
         with changed(
             self.vllm_generation,
             max_completion_length=cap,
-            generation_kwargs=own | {"stop": list(stops)},
+            generation_kwargs=options | {"stop": list(dict.fromkeys(stops))},
             **drawn,
         ):
             yield
