@@ -8,7 +8,6 @@ __all__ = ['sft_dataset', 'Progress', 'MetricsLog', 'WandbLog', 'precision', 'tr
 # %% ../../nbs/training/01_sft.ipynb #import-json-import-math
 import json
 import math
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +15,6 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from tqdm.auto import tqdm
 from transformers import PrinterCallback, TrainerCallback
 from trl import SFTConfig as TRLConfig  # type: ignore[attr-defined]
 from trl import SFTTrainer  # type: ignore[attr-defined]
@@ -104,44 +102,27 @@ def _muon_adamw(
 
 # %% ../../nbs/training/01_sft.ipynb #Progress
 class Progress(TrainerCallback):
-    "A progress bar in a terminal, plain lines elsewhere"
+    "Print how far training is, about ten times"
 
     def __init__(self, title: str, keys: tuple[str, ...] = ("loss", "reward")):
         self.title, self.keys = title, keys
-        self.bar: Any = None  # of tqdm, once training begins
 
     def on_train_begin(self, args, state, control, **_):
-        "Open the bar at the step a resumed run starts from"
-        self.next = (
-            None if sys.stderr.isatty() else state.global_step
-        )  # step of the next plain line
-        self.first, self.begun = state.global_step, time.monotonic()
-        hidden = self.next is not None
-        self.bar = tqdm(
-            total=state.max_steps, initial=state.global_step, desc=self.title, disable=hidden
-        )
-
-    def on_step_end(self, args, state, control, **_):
-        "Move on by one step"
-        self.bar.update(1)
+        "Note the step at which training begins, or goes on"
+        self.first = self.next = state.global_step
+        self.begun = time.monotonic()
 
     def on_log(self, args, state, control, logs=None, **_):
-        "Show the newest values"
-        numbers = {
-            key: value for key in self.keys if isinstance(value := (logs or {}).get(key), float)
-        }
-        self.bar.set_postfix(numbers)
-        if numbers and self.next is not None and state.global_step >= self.next:
-            text = ", ".join(f"{key} {value:z.3f}" for key, value in numbers.items())
-            done, steps = state.global_step - self.first, state.max_steps
-            if state.global_step < steps:
-                text += f", {time_left(self.begun, done, steps - self.first)}"
-            print(f"{self.title}: step {state.global_step} of {steps}, {text}", flush=True)
-            self.next = state.global_step + state.max_steps // 10
-
-    def on_train_end(self, args, state, control, **_):
-        "Close the bar"
-        self.bar.close()
+        "Print the newest values"
+        logs, step, steps = logs or {}, state.global_step, state.max_steps
+        numbers = {key: logs[key] for key in self.keys if isinstance(logs.get(key), float)}
+        if not numbers or step < self.next:
+            return
+        text = ", ".join(f"{key} {value:z.3f}" for key, value in numbers.items())
+        if step < steps:
+            text += f", {time_left(self.begun, step - self.first, steps - self.first)}"
+        print(f"{self.title}: step {step} of {steps}, {text}", flush=True)
+        self.next = step + steps // 10
 
 # %% ../../nbs/training/01_sft.ipynb #MetricsLog
 class MetricsLog(TrainerCallback):
