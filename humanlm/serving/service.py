@@ -74,8 +74,6 @@ class ServeConfig(ServiceConfig):
 
     name: str | None = None
     """Name of the model in requests. null: the name of its folder."""
-    plain: bool = False
-    """Answer chats as they come, as an assistant or a classmate does."""
     engine: str = "auto"
     """What writes: vllm, transformers, or auto (vllm where a GPU and its command are found)."""
     vllm: list[str] = field(default_factory=list)

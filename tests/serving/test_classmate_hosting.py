@@ -439,7 +439,7 @@ def test_a_port_in_use_is_said_before_anything_is_loaded(folders, tmp_path, caps
 # ---- humanlm serve
 
 
-def test_serve_takes_a_model_that_is_no_simulated_user_as_it_is_and_only_when_told(
+def test_serve_refuses_a_model_that_is_no_simulated_user_which_is_hosted_as_it_is(
     folders, tmp_path, capsys
 ):
     import shutil
@@ -448,20 +448,18 @@ def test_serve_takes_a_model_that_is_no_simulated_user_as_it_is_and_only_when_to
     (own / "classmate.json").write_text('{"marks": "think"}')
     assert (
         main(["serve", "--model.name", str(own), "--dry-run"]) == 2
-        and "--serve.plain true" in capsys.readouterr().err
+        and "humanlm classmate host" in capsys.readouterr().err
     )
     with warm.Process(
         "-m",
         "humanlm",
-        "serve",
-        "--model.name",
+        "classmate",
+        "host",
         own,
-        "--serve.plain",
-        "true",
-        "--serve.port",
+        "--host.out",
+        "",
+        "--host.port",
         0,
-        "--serve.engine",
-        "transformers",
         cwd=ROOT,
     ) as process:
         until(lambda: "/v1" in process.stdout, process)
