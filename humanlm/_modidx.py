@@ -6659,8 +6659,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'humanlm.serving.card': { 'humanlm.serving.card.HubConfig': ('serving/card.html#hubconfig', 'humanlm/serving/card.py'),
                                       'humanlm.serving.card.HubConfig.__post_init__': ( 'serving/card.html#hubconfig.__post_init__',
                                                                                         'humanlm/serving/card.py'),
-                                      'humanlm.serving.card.HubConfig.step_list': ( 'serving/card.html#hubconfig.step_list',
-                                                                                    'humanlm/serving/card.py'),
                                       'humanlm.serving.card._about': ('serving/card.html#_about', 'humanlm/serving/card.py'),
                                       'humanlm.serving.card._asking_section': ( 'serving/card.html#_asking_section',
                                                                                 'humanlm/serving/card.py'),

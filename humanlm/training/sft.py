@@ -22,7 +22,7 @@ from trl import SFTTrainer  # type: ignore[attr-defined]
 from ..core.basics import DataError, append_row, trim_rows
 from ..core.config import SFTConfig
 from ..core.runs import process_count, time_left
-from ..hardware.sharding import ShardedTrainer, cpu_options, shards
+from ..hardware.sharding import ShardedTrainer, cpu_options
 from ..hierarchy.prompts import parts_text
 from ..methods.rollouts import lesson_opening
 from ..models.checkpoints import has_adapter
@@ -282,11 +282,6 @@ def train_sft(
 ) -> list[dict]:  # what was logged
     "Train on supervised rows through TRL's SFTTrainer"
     sft = sft.with_rates("tiny", has_adapter(model))
-    if sft.muon_lr and shards() and not has_adapter(model):
-        raise ModelError(
-            f"sft.muon_lr is {sft.muon_lr:g}, and Muon needs whole matrices, which "
-            f"{shards()} splits. Give --sft.muon_lr 0, which leaves all to AdamW."
-        )
     args = _sft_args(sft, math.ceil(len(rows) / sft.batch), out, seed, save, dtype)
     optimizer = (
         _muon_adamw(model, sft.muon_lr, sft.adam_lr)
