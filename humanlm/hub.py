@@ -41,12 +41,12 @@ def _merge(
     "Merge the adapter of a model into its base, or say what would be merged"
     if not config.out:
         raise ConfigError("Where to? Give --hub.out FOLDER.")
-    model, own, _ = how_to_ask(place)
+    model, settings, _ = how_to_ask(place)
     if Path(config.out).exists() and any(Path(config.out).iterdir()):
         raise ConfigError(f"{config.out} is not empty. Name a new folder with --hub.out.")
     if dry_run:
         return f"would merge {model} into {config.out}"
-    return f"merged into {merge_adapter(model, config.out, own.get('dtype', 'float32'))}"
+    return f"merged into {merge_adapter(model, config.out, settings.get('dtype', 'float32'))}"
 
 # %% ../nbs/84_hub.ipynb #card_place
 def _card_place(place: str | Path) -> Path:

@@ -55,16 +55,17 @@ def _plan(
     hierarchy: Mapping[str, Any] = {},  # settings that come before the model's own
 ) -> str:
     "Say what would be served, and how the model is asked"
-    place, own, setup = how_to_ask(choice.place, hierarchy)
+    place, settings, setup = how_to_ask(choice.place, hierarchy)
     rows = make_rows(
         [Example("", setup.source, "test", "", "", Persona("", "x"), (), "")], setup.hierarchy
     )
-    engine, dtype = config.choose_engine(), choice.dtype or own.get("dtype", "float32")
+    engine = config.choose_engine()
+    dtype = choice.dtype or settings.get("dtype", "float32")
     lines = {
         "model": f"{_served_name(choice, config)}: {place}, {dtype}",
         "address": f"http://{config.host}:{config.port}/v1",
-        "template": f"{own.get('template', 'own')}, prompts {setup.hierarchy.prompt}, thinking "
-        f"{setup.hierarchy.thinking}",
+        "template": f"{settings.get('template', 'own')}, prompts {setup.hierarchy.prompt}, "
+        f"thinking {setup.hierarchy.thinking}",
     }
     if setup.compose if asking.compose is None else asking.compose:
         lines["composed"] = f"replies are asked after {', '.join(setup.hierarchy.load().states)}"
@@ -97,9 +98,9 @@ def _open_client(
         )
         client.open()
         return client
-    place, own, setup = how_to_ask(choice.place, hierarchy)
-    dtype, name = choice.dtype or own.get("dtype", "auto"), _served_name(choice, config)
-    renderer = renderer_of(place, own, setup.hierarchy)
+    place, settings, setup = how_to_ask(choice.place, hierarchy)
+    dtype, name = choice.dtype or settings.get("dtype", "auto"), _served_name(choice, config)
+    renderer = renderer_of(place, settings, setup.hierarchy)
     policy = VLLMPolicy.start(place, renderer, name, dtype, config.vllm)
     return SimulatorClient(setup._replace(policy=policy), compose=asking.compose)
 

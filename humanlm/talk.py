@@ -156,9 +156,9 @@ def main(
     place = s.model.place
     examples = _run_examples(place)
     if s.dry_run:
-        found, _, setup = how_to_ask(place, s.hierarchy)
+        folder, _, setup = how_to_ask(place, s.hierarchy)
         levels = f"prompt {setup.hierarchy.prompt}, {', '.join(setup.hierarchy.load().names)}"
-        print(f"model       {found}\nasked       {levels}\nrows        {len(examples):,} held out")
+        print(f"model       {folder}\nasked       {levels}\nrows        {len(examples):,} held out")
         return 0
     someone = SimulatorClient(
         place, s.model.dtype, compose=s.rollout.compose, hierarchy=s.hierarchy

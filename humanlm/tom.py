@@ -45,8 +45,8 @@ main = menu("tom")
 # %% ../nbs/83_tom.ipynb #todo
 def _todo(run: TomRun) -> list[BenchmarkItem]:
     "List the questions that have no answer yet"
-    known = {o.id for o in read_outcomes(run.folder / "answers.jsonl") if not o.failed}
-    return [item for item in run.loaded if item.id not in known]
+    answered = {o.id for o in read_outcomes(run.folder / "answers.jsonl") if not o.failed}
+    return [item for item in run.loaded if item.id not in answered]
 
 # %% ../nbs/83_tom.ipynb #Cost
 class _Cost(NamedTuple):
@@ -136,10 +136,10 @@ def run_command(argv: Sequence[str]) -> int:  # exit code
     loaded = load_items(benchmark, s.tom.file, s.tom.limit, s.rows)
     runs = [make_run(s, benchmark, mode, loaded, ask=not s.dry_run) for mode in s.tom.modes]
     more = f"cannot be used: {len(loaded.problems) - 10:,} more rows"
-    told = [
+    problems = [
         f"cannot be used: {problem.where}: {problem.reason}" for problem in loaded.problems[:10]
     ] + [more] * (len(loaded.problems) > 10)
-    print("".join(f"{line}\n" for line in told), end="", file=sys.stderr)
+    print("".join(f"{line}\n" for line in problems), end="", file=sys.stderr)
     if s.dry_run:
         print("\n\n".join(_plan(run) for run in runs))
         return 0

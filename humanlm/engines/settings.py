@@ -408,17 +408,17 @@ def _adapter(s, v, job):
 
 
 def _rollout(s, v):
-    own, roll = "actor_rollout_ref.rollout", s.rollout
+    group, roll = "actor_rollout_ref.rollout", s.rollout
     return {
-        f"{own}.name": "humanlm_hf" if v.rollout == "hf" else v.rollout,
-        f"{own}.n": roll.group_size,
-        f"{own}.temperature": roll.temperature,
-        f"{own}.top_p": roll.top_p,
-        f"{own}.top_k": -1,
-        f"{own}.tensor_model_parallel_size": v.tensor_parallel,
-        f"{own}.gpu_memory_utilization": VLLM_SHARE,
-        f"{own}.agent.num_workers": 1,
-        f"{own}.agent.default_agent_loop": "humanlm",
+        f"{group}.name": "humanlm_hf" if v.rollout == "hf" else v.rollout,
+        f"{group}.n": roll.group_size,
+        f"{group}.temperature": roll.temperature,
+        f"{group}.top_p": roll.top_p,
+        f"{group}.top_k": -1,
+        f"{group}.tensor_model_parallel_size": v.tensor_parallel,
+        f"{group}.gpu_memory_utilization": VLLM_SHARE,
+        f"{group}.agent.num_workers": 1,
+        f"{group}.agent.default_agent_loop": "humanlm",
     }
 
 
@@ -493,8 +493,8 @@ class VerlPlans(Engine):
     def shown(self, s: Settings) -> str:
         "Give what verl would be told, but for what follows from the rows"
         steps = math.ceil(max_steps(s) / updates(s))
-        told = overrides(s, Job.planned(s, "METHOD", steps))
-        lines = [line for line in told if "max_response_length" not in line]
+        words = overrides(s, Job.planned(s, "METHOD", steps))
+        lines = [line for line in words if "max_response_length" not in line]
         return "\n".join(["# verl would be told:", *(f"# {line}" for line in lines)])
 
     def load(self, s: Settings, load: Load) -> Load:

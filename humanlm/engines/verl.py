@@ -192,9 +192,9 @@ class _Leader:
         "Tell callbacks where steps begin; log the last one where a killed run had not"
         self.policy.step = taken
         self.tell("on_train_begin")
-        found = json.loads(self.unlogged.read_text()) if self.unlogged.exists() else {}
-        if found.get("step") == taken:
-            self.logged = found["logs"]
+        record = json.loads(self.unlogged.read_text()) if self.unlogged.exists() else {}
+        if record.get("step") == taken:
+            self.logged = record["logs"]
             self.log(
                 max(self.numbers.parent.glob(f"{self.stage}-[0-9]*.jsonl"), default=self.numbers)
             )
@@ -225,17 +225,17 @@ class _Leader:
             return False
         if self.policy.step and (follow := _follower(self.method)):
             follow(self.policy.model)
-        found = await take_step(self.method, [self.rows[n] for n in numbers], self.policy)
-        done = found.batch.trajectories
+        taken = await take_step(self.method, [self.rows[n] for n in numbers], self.policy)
+        done = taken.batch.trajectories
         file = f"step-{self.policy.step:06d}-0.parquet"
         save_trajectories(self.run.folder / "trajectories" / self.stage / file, done)
-        self.logged = step_numbers(self.method, found)
+        self.logged = step_numbers(self.method, taken)
         atomic_write(self.unlogged, to_json({"step": self.policy.step + 1, "logs": self.logged}))
         if is_spent(self.run, self.stage, self.policy.step, self.logged):
             await self.policy.want(True)  # the next weights are the last
         if (self.policy.step + 1) % save_every(self.run.settings, self.job.steps) == 0:
             _remember(self.method, self.job, self.policy.step + 1)
-        return await _hand_out(self.policy, loops, loop_results(done, found.advantages))
+        return await _hand_out(self.policy, loops, loop_results(done, taken.advantages))
 
     def tell(self, event: str, **more: Any) -> None:
         "Tell those who watch, as a trainer of transformers would"

@@ -171,14 +171,14 @@ def trajectory_scores(
         torch.tensor([float(len(row)) for row in rewards], dtype=torch.float64),
     )
     if score == "r2g":
-        found = (r * gamma ** torch.arange(r.shape[1])).sum(1)
+        scores = (r * gamma ** torch.arange(r.shape[1])).sum(1)
     elif score == "best-so-far":
-        found = _padded(rewards, -math.inf).amax(1) if r.shape[1] else turns
+        scores = _padded(rewards, -math.inf).amax(1) if r.shape[1] else turns
     else:
-        found = r.sum(1) / (turns.clamp(min=1) if score == "mean" or compat else 1)
+        scores = r.sum(1) / (turns.clamp(min=1) if score == "mean" or compat else 1)
     if compat and score != "r2g":
-        found = found.round(decimals=4)
-    return found.where(turns > 0, 0.0 if compat else math.nan)
+        scores = scores.round(decimals=4)
+    return scores.where(turns > 0, 0.0 if compat else math.nan)
 
 # %% ../../nbs/methods/06_advantages.ipynb #turn_credits
 def _turn_credits(

@@ -144,8 +144,8 @@ def _mapping_file(
         yield None
         return
     _check_free(path)
-    asked = socket.gethostname() if host in ("0.0.0.0", "::") else host
-    text = to_json({name: {"local_host": asked, "port": port} for name in names}, indent=1) + "\n"
+    machine = socket.gethostname() if host in ("0.0.0.0", "::") else host
+    text = to_json({name: {"local_host": machine, "port": port} for name in names}, indent=1) + "\n"
     atomic_write(path, text)
     try:
         yield Path(path)
@@ -173,21 +173,21 @@ def _classmate_places(named: Sequence[str]) -> dict[str, str]:  # name → folde
         raise ConfigError(
             "Name one or more models, or their folders: classmate host NAME [NAME ...]"
         )
-    found: dict[str, str] = {}
+    places: dict[str, str] = {}
     for one in named:
         place = locate(one)
         name = Path(place).resolve().name if Path(place).is_dir() else place
-        if name in found:
+        if name in places:
             raise ConfigError(
-                f"{found[name]} and {place} would both be called {name}. Rename a folder."
+                f"{places[name]} and {place} would both be called {name}. Rename a folder."
             )
         if name in (*SELVES, READER):
             raise ConfigError(
                 f"{place} would be called {name}, which in training means a model of the run. "
                 "Rename the folder, or link to it by another name."
             )
-        found[name] = place
-    return found
+        places[name] = place
+    return places
 
 # %% ../../nbs/serving/10_classmates.ipynb #host_plan
 def host_plan(places: Mapping[str, str], c: HostConfig, key: str) -> str:
@@ -231,10 +231,10 @@ def host_models(places: Mapping[str, str], c: HostConfig, key: str = "") -> None
 def _prompt_thinking(place: str) -> bool | None:  # as `segments` takes it
     "Read what prompts of a model say of thoughts, where its recipe has written that down"
     try:
-        told = json.loads((Path(place) / "classmate.json").read_text("utf-8"))
+        contract = json.loads((Path(place) / "classmate.json").read_text("utf-8"))
     except OSError:
         return False
-    return told.get("thinking", False)
+    return contract.get("thinking", False)
 
 # %% ../../nbs/serving/10_classmates.ipynb #host_command
 def host_command(argv: Sequence[str]) -> int:  # exit code

@@ -205,10 +205,10 @@ class VLLMPolicy:
             "skip_special_tokens": False,
             "return_token_ids": True,
         }
-        found = cut_completion(
+        completion = cut_completion(
             self.tokenizer, await self._ids(body), row["stop"], row["max_tokens"], ends, ids
         )
-        return found._replace(text=whole(row, found))
+        return completion._replace(text=whole(row, completion))
 
     async def _ids(self, body) -> Any:
         from openai import OpenAIError

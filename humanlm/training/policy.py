@@ -68,7 +68,7 @@ class TrainerPolicy(ModelPolicy):
         asked = prompts + spare
         with t.limits(rows, sampling):
             ids, logps = t._generate_single_turn(asked, None, {}, 1) if asked else ([], None)
-        found = zip(
+        written = zip(
             rows,
             prompts,
             ids[: len(rows)],
@@ -79,16 +79,16 @@ class TrainerPolicy(ModelPolicy):
             cut_completion(
                 self.tokenizer, c, row["stop"], row["max_tokens"], t.eos_token_ids, prompt, logp
             )
-            for row, prompt, c, logp in found
+            for row, prompt, c, logp in written
         ]
 
     def given(self, row: dict) -> Completion:
         "Make the completion of a given row, with log-probabilities where TRL wants them"
-        found = super().given(row)
+        completion = super().given(row)
         if not self.trainer.use_vllm:
-            return found
-        return found._replace(
-            logps=self.token_logps([[*found.prompt_ids]], [[*found.ids]])[0].tolist()
+            return completion
+        return completion._replace(
+            logps=self.token_logps([[*completion.prompt_ids]], [[*completion.ids]])[0].tolist()
         )
 
     def computing(self) -> Any:

@@ -81,8 +81,8 @@ class _OptimizerPair(torch.optim.Optimizer):
 
     def load_state_dict(self, state: dict) -> None:
         "Restore every part, keeping the groups that schedulers see"
-        for part, kept in zip(self.parts, state["parts"], strict=True):
-            part.load_state_dict(kept)
+        for part, state_of_part in zip(self.parts, state["parts"], strict=True):
+            part.load_state_dict(state_of_part)
         self.param_groups = [group for part in self.parts for group in part.param_groups]
 
 # %% ../../nbs/training/01_sft.ipynb #muon_adamw
@@ -204,7 +204,7 @@ def _sft_args(
         max_length=None,
     )
     quiet = dict(disable_tqdm=True, logging_steps=max(1, steps // 50), report_to="none")
-    kept = (
+    saving = (
         {"save_strategy": "no"}
         if save is None
         else {"save_strategy": "steps", "save_steps": max(1, steps // 4), **save}
@@ -217,7 +217,7 @@ def _sft_args(
         **rate,
         **order,
         **quiet,
-        **kept,
+        **saving,
         **device,
     )
 
@@ -228,13 +228,13 @@ class _RowsTrainer(ShardedTrainer, SFTTrainer):
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         "Leave the loss to TRL; on CPUs its head sees the trained positions alone"
         labels = inputs["labels"]
-        kept = labels[:, 1:] != -100  # [B, T - 1], where the next token is trained
-        if labels.device.type != "cpu" or not kept.any():
+        trained = labels[:, 1:] != -100  # [B, T - 1], where the next token is trained
+        if labels.device.type != "cpu" or not trained.any():
             return super().compute_loss(model, inputs, *args, **kwargs)
 
         def narrow(_module, _inputs, out):
             out.last_hidden_state = torch.cat(
-                [out.last_hidden_state[:, :-1][kept], out.last_hidden_state[-1, -1:]]
+                [out.last_hidden_state[:, :-1][trained], out.last_hidden_state[-1, -1:]]
             )[None]
             return out
 
@@ -245,7 +245,7 @@ class _RowsTrainer(ShardedTrainer, SFTTrainer):
         try:
             return super().compute_loss(
                 model,
-                inputs | {"labels": torch.cat([labels[-1, :1], labels[:, 1:][kept]])[None]},
+                inputs | {"labels": torch.cat([labels[-1, :1], labels[:, 1:][trained]])[None]},
                 *args,
                 **kwargs,
             )

@@ -103,14 +103,17 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
     @contextmanager
     def limits(self, rows: Sequence[dict], sampling: Sampling | None) -> Iterator[None]:
         "Let vLLM stop at the longest cap and the stop strings of rows, and draw as asked"
-        asked = gather_object([(row["max_tokens"], *row["stop"]) for row in rows])
+        limits_of_rows = gather_object([(row["max_tokens"], *row["stop"]) for row in rows])
         most = self.max_completion_length or math.inf
-        cap = min(most, max((cap for cap, *_ in asked), default=math.inf))
+        cap = min(most, max((cap for cap, *_ in limits_of_rows), default=math.inf))
         names = ("temperature", "top_p", "top_k") if sampling else ()
         drawn = {name: getattr(sampling, name) for name in names}
         options = self.vllm_generation.generation_kwargs or {}
         options = {name: value for name, value in options.items() if name not in drawn}
-        stops = [*options.get("stop", []), *(text for _, *texts in asked for text in texts)]
+        stops = [
+            *options.get("stop", []),
+            *(text for _, *texts in limits_of_rows for text in texts),
+        ]
         with changed(
             self.vllm_generation,
             max_completion_length=cap,
@@ -138,7 +141,7 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
         reward = self.method.reward
         if reward is None:
             return torch.zeros(len(self.trajectories), 0, device=self.accelerator.device)
-        found = _in_all(
+        scores = _in_all(
             lambda: (
                 _unless_failed(self.scored)
                 if self.scored is not None
@@ -146,7 +149,7 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
             )
         )
         values, self.trajectories = (
-            found if isinstance(found, tuple) else (found, self.trajectories)
+            scores if isinstance(scores, tuple) else (scores, self.trajectories)
         )
         return torch.as_tensor(values, dtype=torch.float32, device=self.accelerator.device)
 
@@ -162,8 +165,8 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
                 self.rewards, groups, mask.bool(), self.trajectories, self.policy, self.batch_rows
             )
             with whole(self.model):
-                found = self.method.advantage(batch)
-            advantages, further = found if isinstance(found, tuple) else (found, {})
+                credit = self.method.advantage(batch)
+            advantages, further = credit if isinstance(credit, tuple) else (credit, {})
             output |= {name: tensor.to(mask.device) for name, tensor in further.items()}
             output["advantages"] = advantages.to(mask.device, torch.float32)
             _keep(self, batch, output["advantages"], further)
@@ -202,19 +205,19 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
         inputs, self.under_way = self.under_way, None
         signal = self.method.signal if inputs is not None else None
         if _can_pack(self, model):
-            found = _packed_logps(self, model, input_ids, attention_mask, logits_to_keep)
+            outputs = _packed_logps(self, model, input_ids, attention_mask, logits_to_keep)
         else:
             with _positions_from(model, attention_mask) if signal else nullcontext():
-                found = super()._get_per_token_logps_and_entropies(
+                outputs = super()._get_per_token_logps_and_entropies(
                     model, input_ids, attention_mask, logits_to_keep, *rest, **options
                 )
         if inputs is None or not signal:
-            return found
+            return outputs
         sampled = inputs.get("old_per_token_logps")
         inputs["advantages"] = _noted(
-            self, signal(found[0].detach() if sampled is None else sampled, inputs)
+            self, signal(outputs[0].detach() if sampled is None else sampled, inputs)
         )
-        return found
+        return outputs
 
     def evaluate(self, *_, **__) -> dict[str, float]:
         "Measure the model, of which all processes write their share, and log the value in each"
@@ -230,10 +233,12 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
         ):
             measure = cast(Callable, self.measure)
             value = float(measure(self.model, self._tokenizer)) if leads else math.nan
-        found = {"eval_validation": gather_object([value])[0]}
-        Trainer.log(self, found)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
-        return found
+        numbers = {"eval_validation": gather_object([value])[0]}
+        Trainer.log(self, numbers)
+        self.control = self.callback_handler.on_evaluate(
+            self.args, self.state, self.control, numbers
+        )
+        return numbers
 
     def log(self, logs: dict[str, float], *rest) -> None:
         "Log as TRL does, means over the steps since the last line, but tokens as their sum"
@@ -269,12 +274,12 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
 def _reference_by_copy(model) -> Iterator[None]:
     "Let TRL take a copy of the model for its reference"
     module: Any = sys.modules[GRPOTrainer.__module__]
-    known = module.create_model_from_path
+    original = module.create_model_from_path
     module.create_model_from_path = lambda *_, **__: copy.deepcopy(model).eval()
     try:
         yield
     finally:
-        module.create_model_from_path = known
+        module.create_model_from_path = original
 
 
 class _MemoryCallback(TrainerCallback):
@@ -313,15 +318,15 @@ def _unless_failed(scored):
 
 def _in_all(work):
     "Do something in every process; where one fails, all stop together instead of waiting for it"
-    found = error = None
+    result = error = None
     try:
-        found = work()
+        result = work()
     except HumanLMError as e:
         error = e
-    said = gather_object([error and str(error)]) if process_count() > 1 else [error]
-    if error or any(said):
-        raise error or TrainerError(f"Another process stopped: {next(filter(None, said))}")
-    return found
+    errors = gather_object([error and str(error)]) if process_count() > 1 else [error]
+    if error or any(errors):
+        raise error or TrainerError(f"Another process stopped: {next(filter(None, errors))}")
+    return result
 
 # %% ../../nbs/training/05_trainer.ipynb #prepare_inputs
 def _side_by_side(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -436,7 +441,7 @@ def _keep(
 ) -> None:
     "Attach advantages and signals, log what the method measures, write the trajectories"
     trainer.trajectories = written_down(trainer.trajectories, advantages, further, batch.mask.shape)
-    found = (
+    numbers = (
         trainer.method.metrics(
             _joined(trainer.accelerator, batch._replace(trajectories=trainer.trajectories))
         )
@@ -448,7 +453,7 @@ def _keep(
         trainer,
         gather_object(
             [
-                found
+                numbers
                 | {name: float(n) for name, n in counts.items() if n or name == "tokens/generated"}
             ]
         ),
@@ -485,8 +490,8 @@ def keep_audit(
 ) -> None:
     "Add an audit to a file, in place of the one that stands there for the same stage and step"
     rows = read_jsonl(path) if Path(path).exists() else []
-    kept = [row for row in rows if (row["stage"], row["step"]) != (stage, step)]
-    write_jsonl(path, [*kept, {"stage": stage, "step": step, "audit": found.to_dict()}])
+    others = [row for row in rows if (row["stage"], row["step"]) != (stage, step)]
+    write_jsonl(path, [*others, {"stage": stage, "step": step, "audit": found.to_dict()}])
 
 # %% ../../nbs/training/05_trainer.ipynb #AuditLog
 class AuditLog(TrainerCallback):
