@@ -41,12 +41,12 @@ def _merge(
     "Merge the adapter of a model into its base, or say what would be merged"
     if not config.out:
         raise ConfigError("Where to? Give --hub.out FOLDER.")
-    model, own, _ = how_to_ask(place)
+    model, settings, _ = how_to_ask(place)
     if Path(config.out).exists() and any(Path(config.out).iterdir()):
         raise ConfigError(f"{config.out} is not empty. Name a new folder with --hub.out.")
     if dry_run:
         return f"would merge {model} into {config.out}"
-    return f"merged into {merge_adapter(model, config.out, own.get('dtype', 'float32'))}"
+    return f"merged into {merge_adapter(model, config.out, settings.get('dtype', 'float32'))}"
 
 # %% ../nbs/84_hub.ipynb #card_place
 def _card_place(place: str | Path) -> Path:
@@ -59,26 +59,19 @@ def _checkpoints(
     model: Path,  # the finished model of a stage
     config: HubConfig,
 ) -> dict[int, Path]:  # step → folder, in order
-    "Find the checkpoints that are asked for; `ConfigError` where one is not there"
+    "Find the checkpoints of a stage; `ConfigError` where one has no weights, or there is none"
     if not config.steps:
         return {}
     folder = (run_folder(model) or model) / "checkpoints" / model.name
-    whole = {
-        int(p.parent.name.partition("-")[2]): p.parent
-        for p in folder.glob("checkpoint-*/trainer_state.json")
-    }
-    found = {s: p for s, p in whole.items() if any(p.glob("*.safetensors")) or in_slices(p)}
-    asked = sorted(whole if config.steps == "all" else config.step_list)
-    for path in folder.glob("checkpoint-*") if config.steps == "all" else ():
+    states = folder.glob("checkpoint-*/trainer_state.json")
+    whole = {int(p.parent.name.partition("-")[2]): p.parent for p in states}
+    for path in folder.glob("checkpoint-*"):
         if path not in whole.values():
             warnings.warn(f"{path} is left out: a stop while it was written left no whole one.")
-    lacking = [step for step in asked if step not in found]
-    if lacking or not asked:
-        raise ConfigError(
-            f"{folder} has no checkpoint {shorten(lacking) if lacking else 'at all'} with "
-            f"weights. There are: {', '.join(map(str, sorted(found))) or 'none'}."
-        )
-    return {step: found[step] for step in asked}
+    bare = [n for n, p in whole.items() if not any(p.glob("*.safetensors")) and not in_slices(p)]
+    if bare or not whole:
+        raise ConfigError(f"{folder} has no checkpoint {bare or 'at all'} with weights.")
+    return dict(sorted(whole.items()))
 
 # %% ../nbs/84_hub.ipynb #checkpoint_model
 def _checkpoint_model(

@@ -9,7 +9,6 @@ __all__ = ['GROUPS', 'ABOUT', 'serve', 'main']
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +27,8 @@ from .core.web import address, listen, serve_app, service_key, web_libraries
 from .data.records import Example, Persona
 from .hierarchy.prompts import make_rows
 from .models.checkpoints import contract_files
-from .serving.classmates import KEY, HostConfig, host_models, host_plan
-from .serving.service import ServeConfig, Service, ServiceConfig, make_app
+from .serving.classmates import KEY
+from .serving.service import ServeConfig, Service, make_app
 from .serving.vllm import VLLMPolicy, vllm_command, vllm_program
 
 # %% ../nbs/85_serve.ipynb #GROUPS
@@ -56,16 +55,17 @@ def _plan(
     hierarchy: Mapping[str, Any] = {},  # settings that come before the model's own
 ) -> str:
     "Say what would be served, and how the model is asked"
-    place, own, setup = how_to_ask(choice.place, hierarchy)
+    place, settings, setup = how_to_ask(choice.place, hierarchy)
     rows = make_rows(
         [Example("", setup.source, "test", "", "", Persona("", "x"), (), "")], setup.hierarchy
     )
-    engine, dtype = config.choose_engine(), choice.dtype or own.get("dtype", "float32")
+    engine = config.choose_engine()
+    dtype = choice.dtype or settings.get("dtype", "float32")
     lines = {
         "model": f"{_served_name(choice, config)}: {place}, {dtype}",
         "address": f"http://{config.host}:{config.port}/v1",
-        "template": f"{own.get('template', 'own')}, prompts {setup.hierarchy.prompt}, thinking "
-        f"{setup.hierarchy.thinking}",
+        "template": f"{settings.get('template', 'own')}, prompts {setup.hierarchy.prompt}, "
+        f"thinking {setup.hierarchy.thinking}",
     }
     if setup.compose if asking.compose is None else asking.compose:
         lines["composed"] = f"replies are asked after {', '.join(setup.hierarchy.load().states)}"
@@ -98,9 +98,9 @@ def _open_client(
         )
         client.open()
         return client
-    place, own, setup = how_to_ask(choice.place, hierarchy)
-    dtype, name = choice.dtype or own.get("dtype", "auto"), _served_name(choice, config)
-    renderer = renderer_of(place, own, setup.hierarchy)
+    place, settings, setup = how_to_ask(choice.place, hierarchy)
+    dtype, name = choice.dtype or settings.get("dtype", "auto"), _served_name(choice, config)
+    renderer = renderer_of(place, settings, setup.hierarchy)
     policy = VLLMPolicy.start(place, renderer, name, dtype, config.vllm)
     return SimulatorClient(setup._replace(policy=policy), compose=asking.compose)
 
@@ -129,27 +129,13 @@ def serve(
             close()
 
 # %% ../nbs/85_serve.ipynb #plain_host
-class _Plain(HostConfig):
-    group = "serve"  # of settings, for messages
-
-
-def _plain_host(
-    choice: ModelChoice, config: ServeConfig
-) -> tuple[dict[str, str], HostConfig]:  # name → folder, and where
-    "Say how a model that is no simulated user is hosted"
-    shared = {field.name: getattr(config, field.name) for field in fields(ServiceConfig)}
-    return {_served_name(choice, config): str(how_to_ask(choice.place)[0])}, _Plain(
-        **shared, out="", dtype=choice.dtype
-    )
-
-
 def _check_simulator(choice: ModelChoice) -> None:
     "Raise where a model was trained by another recipe"
     place = how_to_ask(choice.place)[0]
     if (names := [*contract_files(place)]) and CONTRACT not in names:
         raise ConfigError(
             f"{place} is no simulated user: {', '.join(names)} beside its weights is "
-            "another recipe's. Serve it with --serve.plain true."
+            f"another recipe's. Serve it by humanlm classmate host {place}."
         )
 
 # %% ../nbs/85_serve.ipynb #main
@@ -157,28 +143,18 @@ def _check_simulator(choice: ModelChoice) -> None:
 def main(
     argv: Sequence[str],  # of the command line
 ) -> int:
-    "Serve a simulated user, or with --serve.plain any model: `humanlm serve --model.name RUN`"
+    "Serve a simulated user: `humanlm serve --model.name RUN`"
     s = parse(GROUPS, argv or ["--help"], ABOUT, runs=False)
     key = service_key(s.serve.host, "serve.host", KEY, s.serve.key)
-    if s.serve.plain:
-        places, hosting = _plain_host(s.model, s.serve)
-    else:
-        _check_simulator(s.model)
+    _check_simulator(s.model)
     if s.dry_run:
-        print(
-            host_plan(places, hosting, key)
-            if s.serve.plain
-            else _plan(s.model, s.serve, s.rollout, s.hierarchy)
-        )
+        print(_plan(s.model, s.serve, s.rollout, s.hierarchy))
         return 0
     from humanlm.training.run import quiet_libraries
 
-    if s.serve.choose_engine() == "transformers":
-        quiet_libraries()
+    quiet_libraries()
     try:
-        host_models(places, hosting, key) if s.serve.plain else serve(
-            s.model, s.serve, s.rollout, key, s.hierarchy
-        )
+        serve(s.model, s.serve, s.rollout, key, s.hierarchy)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
     return 0

@@ -11,10 +11,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from .core.basics import ConfigError, shorten, to_json
+from .core.basics import shorten
 from .core.commands import command
-from .core.grammar import PROG, dotted
-from .core.html import aligned
+from .core.grammar import PROG
 from .training.run import read_settings
 from .training.stages import train_or_plan
 
@@ -37,7 +36,7 @@ Train and evaluate simulated users: from settings to models, results and a repor
   {0} --config configs/humanlm-mini.yaml                  do it; --resume goes on after a stop
   {0} --config configs/humanlm-mini.yaml --run.seed 1     any setting, with another value
 
-All settings: {0} --help. Settings of files side by side: {0} --compare FILE FILE."""
+All settings: {0} --help."""
 
 
 @command("train")
@@ -45,9 +44,6 @@ def main(
     argv: Sequence[str],  # files and flags
 ) -> int:
     "Train and evaluate by a recipe: `python -m humanlm.train --config FILE [--group.name value]`"
-    if "--compare" in argv:
-        print(aligned(_compare([word for word in argv if word not in ("--compare", "--dry-run")])))
-        return 0
     if not argv:
         print(_SCREEN.format(PROG.get()))
         return 0
@@ -56,76 +52,6 @@ def main(
         return _print_trainer_options()
     train_or_plan(recipe, settings)
     return 0
-
-# %% ../nbs/80_train.ipynb #compare
-def _compare(
-    files: Sequence[str | Path],  # YAML files of settings
-) -> str:  # Markdown table
-    "Show settings files side by side: what each is about, and where they differ"
-    if len(files) < 2:
-        raise ConfigError(
-            "--compare needs two files or more, as in: python -m humanlm.train "
-            "--compare configs/paper/*.yaml"
-        )
-    found = {
-        Path(file).stem: read_settings(["--config", str(file)])
-        for file in files
-        if Path(file).stem != "shared"
-    }
-    flat = {name: dict(dotted(s.to_dict())) for name, (_, s) in found.items()}
-    traits = {name: recipe.traits(s) for name, (recipe, s) in found.items()}
-    keys = [
-        key
-        for key in dict.fromkeys(key for own in flat.values() for key in own)
-        if key != "run.name" and len({to_json(own.get(key)) for own in flat.values()}) > 1
-    ]
-    short, about = (
-        [key.partition(".")[2] for key in keys],
-        list(dict.fromkeys(name for own in traits.values() for name in own)),
-    )
-    head = [
-        "file",
-        *about,
-        *(name if short.count(name) == 1 else key for name, key in zip(short, keys)),
-    ]
-    rows = [
-        [
-            name,
-            *(traits[name].get(a, "") for a in about),
-            *(_cell(flat[name].get(key)) for key in keys),
-        ]
-        for name in found
-    ]
-    table = "\n".join(
-        "| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows)
-    )
-    return f"{table}\n\n{_shared(list(flat.values()))}"
-
-
-def _cell(value):
-    return (
-        ", ".join(map(str, value)) or "none"
-        if isinstance(value, list)
-        else value
-        if isinstance(value, str)
-        else to_json(value)
-    )
-
-
-def _shared(flat):
-    usual, first = dict(dotted(read_settings([])[1].to_dict())), flat[0]
-    same = [
-        key
-        for key in first
-        if all(key in own and own[key] == first[key] for own in flat)
-        and (key not in usual or usual[key] != first[key])
-    ]
-    return "\n".join(
-        [
-            "In all of them, and unlike the defaults:",
-            *(f"- {key} {_cell(first[key])}" for key in same),
-        ]
-    )
 
 # %% ../nbs/80_train.ipynb #if-name-main-if
 if __name__ == "__main__" and __spec__:

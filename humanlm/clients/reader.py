@@ -51,10 +51,6 @@ _PARTS = {
     True: re.compile(rf"{_STRING}?|'(?:[^'\\]|\\.)*+'?|[{{}}\[\]]", re.S),  # Python's
     False: re.compile(rf"{_STRING}?|[{{}}\[\]]", re.S),
 }
-_TIDY = (
-    re.compile(rf"({_STRING})|//[^\n]*+|\#[^\n]*+|/\*[^*]*+\*+/", re.S),
-    re.compile(rf"({_STRING})|,(?=\s*+[}}\]])", re.S),
-)
 _BEFORE_COLON = re.compile(r"(\w+)\W{0,3}:")
 _UNESCAPED = "a quotation mark inside a string needs a backslash"
 _LONGEST = 8000  # characters of an object that is repaired; the time grows with their square
@@ -74,11 +70,6 @@ def _repaired(piece: str) -> dict | None:
     "Read an object that is no standard JSON; None where something would be lost"
     from json_repair import repair_json
 
-    if not piece[1:].lstrip().startswith("'"):
-        for unwanted in _TIDY:
-            piece = unwanted.sub(r"\1", piece)
-    with suppress(ValueError, RecursionError):
-        return _DECODER.decode(piece)
     with suppress(ValueError, RecursionError):
         value: Any = repair_json(piece, return_objects=True, skip_json_loads=True, strict=True)
         lost = _names(piece) - _names(json.dumps(value, ensure_ascii=False))

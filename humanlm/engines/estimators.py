@@ -8,13 +8,12 @@ __all__ = ['VERL_ESTIMATORS', 'take_step', 'step_numbers']
 # %% ../../nbs/engines/02_estimators.ipynb #exported-imports
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 
 from ..methods.method import Batch, Method
-from ..methods.shares import at_step, generated_tokens, numbered_together, other_tokens
+from ..methods.shares import at_step, numbered_together, token_counts, written_down
 
 # %% ../../nbs/engines/02_estimators.ipynb #carried
 def _carried(
@@ -25,8 +24,8 @@ def _carried(
     **_: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # advantages and returns, [B, T]
     "Pass on the advantages that came with the tokens"
-    found = token_level_rewards * response_mask
-    return found, found
+    advantages = token_level_rewards * response_mask
+    return advantages, advantages
 
 
 VERL_ESTIMATORS: dict[str, Callable] = {"humanlm": _carried}
@@ -61,26 +60,21 @@ async def take_step(
         policy,
         rows,
     )
-    found = method.advantage(batch)
-    found, further = found if isinstance(found, tuple) else (found, {})
-    found, numbers = _signal(method, batch, further) if method.signal else (found, {})
+    credit = method.advantage(batch)
+    credit, further = credit if isinstance(credit, tuple) else (credit, {})
+    credit, numbers = _signal(method, batch, further) if method.signal else (credit, {})
     if not method.critic:
-        signals = {
-            name: x
-            for name, x in further.items()
-            if x.shape == mask.shape and x.is_floating_point()
-        }
-        batch = batch._replace(trajectories=_written_down(done, found, signals))
+        batch = batch._replace(trajectories=written_down(done, credit, further, mask.shape))
     return _MethodStep(
-        batch, found.float(), {name: float(value) for name, value in numbers.items()}
+        batch, credit.float(), {name: float(value) for name, value in numbers.items()}
     )
 
 
 def _padded(rows):
-    found = torch.zeros(len(rows), max(map(len, rows)))
-    for own, row in zip(found, rows):
-        own[: len(row)] = torch.tensor(row, dtype=torch.float32)
-    return found
+    stacked = torch.zeros(len(rows), max(map(len, rows)))
+    for target, row in zip(stacked, rows):
+        target[: len(row)] = torch.tensor(row, dtype=torch.float32)
+    return stacked
 
 
 def _signal(method, batch, further):
@@ -94,24 +88,8 @@ def _signal(method, batch, further):
             [t.prompt_ids for t in done], [t.completion_ids for t in done]
         )
     )
-    found = method.signal(logps, further | {"completion_mask": batch.mask})
-    return found if isinstance(found, tuple) else (found, {})
-
-
-def _written_down(trajectories, advantages, signals):
-    "Put advantages and signals into trajectories"
-    ends, signals = (
-        [len(t.completion_ids) for t in trajectories],
-        {name: x.tolist() for name, x in signals.items()},
-    )
-    return [
-        replace(
-            t,
-            advantage=a if isinstance(a, float) else a[:end],
-            signals=t.signals | {name: rows[i][:end] for name, rows in signals.items()},
-        )
-        for i, (t, a, end) in enumerate(zip(trajectories, advantages.tolist(), ends, strict=True))
-    ]
+    signal = method.signal(logps, further | {"completion_mask": batch.mask})
+    return signal if isinstance(signal, tuple) else (signal, {})
 
 
 def step_numbers(method: Method, step: _MethodStep) -> dict[str, float]:
@@ -120,11 +98,8 @@ def step_numbers(method: Method, step: _MethodStep) -> dict[str, float]:
         step.batch,
         step.batch.rewards.new_tensor(method.reward.weights) if method.reward else None,
     )
-    found = {"reward": (batch.rewards * weights).nansum(1).mean().item()} if method.reward else {}
-    found |= method.metrics(batch) if method.metrics else {}
-    counts = {
-        "tokens/generated": generated_tokens(batch.trajectories),
-        "tokens/others": other_tokens(batch.trajectories),
-    }
+    numbers = {"reward": (batch.rewards * weights).nansum(1).mean().item()} if method.reward else {}
+    numbers |= method.metrics(batch) if method.metrics else {}
+    counts = token_counts(batch.trajectories)
     learned = method.memory.learn(method.memory.note(batch.trajectories)) if method.memory else {}
-    return found | step.numbers | {name: float(n) for name, n in counts.items() if n} | learned
+    return numbers | step.numbers | {name: float(n) for name, n in counts.items() if n} | learned

@@ -16,13 +16,12 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from ..core.basics import HumanLMError, read_jsonl, shorten
-from ..core.config import Settings
 from ..data.trajectory import Completion, Trajectory
-from .settings import Job, remaining
 from ..methods.policies import ModelPolicy, RolloutError, row_seeds
 from ..methods.sampling import Sampling
+from ..methods.shares import COUNTS
 from ..models.checkpoints import has_adapter
-from ..training.run import Run, updates
+from ..training.run import Run
 
 # %% ../../nbs/engines/03_exchange.ipynb #require_cluster
 class EngineError(HumanLMError):
@@ -56,10 +55,10 @@ class LoopExchange:
 
     async def take(self) -> list[tuple[str, tuple]]:
         "Wait until somebody says something; all that was said"
-        found = [await self.said.get()]
+        messages = [await self.said.get()]
         while not self.said.empty():
-            found.append(self.said.get_nowait())
-        return found
+            messages.append(self.said.get_nowait())
+        return messages
 
     async def tell(self, orders: dict[str, Order]) -> None:
         "Let loops go on"
@@ -102,7 +101,7 @@ class RolloutLoop:
     async def written(self, name: str, order: Order) -> tuple:
         "Let a server write; what it wrote, or why it could not"
         try:
-            found = await self.server_manager.generate(
+            output = await self.server_manager.generate(
                 request_id=name,
                 prompt_ids=list(order.prompt_ids),
                 sampling_params=dict(order.sampling or {}),
@@ -111,8 +110,8 @@ class RolloutLoop:
             return "failed", f"{type(e).__name__}: {shorten(e, 300)}"
         return (
             "written",
-            list(found.token_ids),
-            None if found.log_probs is None else list(found.log_probs),
+            list(output.token_ids),
+            None if output.log_probs is None else list(output.log_probs),
         )
 
     def output(self, result: dict[str, Any], step: int) -> Any:
@@ -133,15 +132,15 @@ class WeightSender:
         from torch import distributed
 
         exchange: Any = ray.get_actor(NAME)
-        kept: dict[str, Any] = {}
+        copies: dict[str, Any] = {}
         first = not distributed.is_initialized() or distributed.get_rank() == 0
         wanted = first and await exchange.want.remote()
-        found = await super().update_weights(  # type: ignore[misc]
-            _noted(weights, kept) if wanted else weights, global_steps=global_steps, **how
+        result = await super().update_weights(  # type: ignore[misc]
+            _noted(weights, copies) if wanted else weights, global_steps=global_steps, **how
         )
         if first:
-            await exchange.keep.remote([ray.put(kept)] if wanted else [], global_steps or 0)
-        return found
+            await exchange.keep.remote([ray.put(copies)] if wanted else [], global_steps or 0)
+        return result
 
 
 def take_weights(
@@ -194,15 +193,15 @@ class LoopPolicy(ModelPolicy):
 
     def hear(self, loop: str, message: tuple) -> None:
         "Take in what a loop says"
-        kind, *found = message
+        kind, *fields = message
         if kind == "ready":
-            self.arrived.put_nowait((found[0], loop))
+            self.arrived.put_nowait((fields[0], loop))
         else:
             answer = self.answers.pop(loop)
             if kind == "failed":
-                answer.set_exception(EngineError(f"verl's server could not write: {found[0]}."))
+                answer.set_exception(EngineError(f"verl's server could not write: {fields[0]}."))
             else:
-                answer.set_result(found)
+                answer.set_result(fields)
         self.idle.put_nowait(loop)
 
     async def catch_up(self) -> None:
@@ -302,28 +301,14 @@ MEASURED = {
 }  # verl's name → ours
 
 
-def _verl_numbers(
+def measured(
     path: Path,  # what verl logs, one JSON object a line
     step: int,  # counted from 1
 ) -> dict[str, float]:
-    "Read what verl measured of a step"
+    "Return what verl measured of a step"
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    found = next((row["data"] for row in reversed(rows) if row["step"] == step), {})
-    return {own: float(found[name]) for name, own in MEASURED.items() if name in found}
-
-
-def measured(s: Settings, job: Job, path: Path, step: int) -> dict[str, float]:
-    "Give what verl measured of a step, with the rate as its optimiser lowered it"
-    found, falls, each = (
-        _verl_numbers(path, step),
-        s.trainer.get("lr_scheduler_kwargs") or {},
-        updates(s),
-    )
-    if "learning_rate" in found and falls:
-        found["learning_rate"] *= remaining(
-            step * each - 1, job.steps * each, falls["num_decay_steps"]
-        )
-    return found
+    numbers = next((row["data"] for row in reversed(rows) if row["step"] == step), {})
+    return {own: float(numbers[name]) for name, own in MEASURED.items() if name in numbers}
 
 
 def _spent_tokens(path: Path, stage: str, steps: int) -> float:
@@ -350,7 +335,7 @@ def is_spent(run: Run, stage: str, steps: int, more: Mapping[str, float] = {}) -
 
 
 def _tokens(row):
-    return sum(row.get(name, 0) for name in ("tokens/generated", "tokens/others"))
+    return sum(row.get(name, 0) for name in COUNTS)
 
 # %% ../../nbs/engines/03_exchange.ipynb #take-checkpoint
 def take_checkpoint(model: Any, folder: Path) -> None:
@@ -358,7 +343,7 @@ def take_checkpoint(model: Any, folder: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     if has_adapter(model):
-        found, wanted = (
+        weights, wanted = (
             _adapter_of(folder),
             {name.replace(".default", "") for name in model.state_dict() if "lora_" in name},
         )
@@ -366,8 +351,8 @@ def take_checkpoint(model: Any, folder: Path) -> None:
         trained = AutoModelForCausalLM.from_pretrained(
             folder / "huggingface", dtype=model.dtype, trust_remote_code=False
         )
-        found, wanted = trained.state_dict(), {*model.state_dict()}
-    if foreign := [*take_weights(model, found), *(wanted - found.keys())]:
+        weights, wanted = trained.state_dict(), {*model.state_dict()}
+    if foreign := [*take_weights(model, weights), *(wanted - weights.keys())]:
         raise EngineError(f"{folder} is of another model: {shorten(foreign, 200)}.")
 
 

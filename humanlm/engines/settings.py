@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['ROLLOUTS', 'DEVICES', 'VLLM_SHARE', 'DEFAULTS', 'AVERAGES', 'SCHEDULES', 'SILENT', 'ELSEWHERE', 'WANTED',
-           'VerlConfig', 'lessons_engine', 'remaining', 'trainer_options', 'Job', 'overrides', 'save_every',
-           'VerlPlans']
+           'VerlConfig', 'trainer_options', 'Job', 'overrides', 'save_every', 'VerlPlans']
 
 # %% ../../nbs/engines/01_settings.ipynb #exported-imports
 import math
@@ -80,17 +79,6 @@ class VerlConfig:
             (all("=" in word for word in own), f"overrides must be name=value, got {shorten(own)}"),
         )
 
-
-def lessons_engine(s: Settings) -> str:
-    "Say who takes the steps of supervised stages: verl, or TRL for a tiny model with Muon"
-    muon = s.sft.muon_lr and not s.model.lora_rank
-    return "trl" if muon and s.model.name == "tiny" else "verl"
-
-
-def remaining(taken: int, total: int, decay: int) -> float:
-    "Give the share of the rate that is left where it falls to 0 over the last `decay` steps"
-    return min(1.0, (total - taken) / max(1, decay))
-
 # %% ../../nbs/engines/01_settings.ipynb #TRAINER
 DEFAULTS = {
     "learning_rate": 6e-4,
@@ -116,7 +104,6 @@ SCHEDULES = {
     "constant": "constant",
     "constant_with_warmup": "constant",
     "cosine": "cosine",
-    "warmup_stable_decay": "constant",
 }
 SILENT = (
     "logging_steps",
@@ -128,7 +115,6 @@ SILENT = (
 )  # change nothing that is learned
 ELSEWHERE = (
     "max_steps",
-    "lr_scheduler_kwargs",
     "delta",
     "use_vllm",
     "num_train_epochs",
@@ -156,17 +142,7 @@ def trainer_options(
     unknown = [
         name for name in given if name not in known and not name.startswith("vllm_")
     ]  # of vLLM the group verl says what there is to say
-    found, optim, falls = (
-        DEFAULTS | given,
-        given.get("optim", "adamw_torch"),
-        given.get("lr_scheduler_kwargs") or {},
-    )
-    decays = found["lr_scheduler_type"] == "warmup_stable_decay"
-    linear = (
-        {*falls} <= {"num_decay_steps", "decay_type"}
-        and falls.get("decay_type") == "linear"
-        and "num_decay_steps" in falls
-    )
+    options, optim = DEFAULTS | given, given.get("optim", "adamw_torch")
     require_all(
         lambda: require(
             "trainer",
@@ -180,33 +156,23 @@ def trainer_options(
                 f"optim is {optim}, and engine verl has AdamW in 32 bits alone. Take adamw_torch",
             ),
             (
-                not found["beta"] or not found["use_bias_correction_kl"],
+                not options["beta"] or not options["use_bias_correction_kl"],
                 "beta: TRL weighs the KL term by the importance ratio, and verl does "
                 "not. Say --trainer.use_bias_correction_kl false, for "
                 "either engine, or beta 0",
             ),
-            (
-                not falls or (decays and linear),
-                "lr_scheduler_kwargs: engine verl knows num_decay_steps and decay_type "
-                "linear, of warmup_stable_decay",
-            ),
-            (
-                bool(falls) or not decays,
-                "lr_scheduler_type warmup_stable_decay needs --trainer.lr_scheduler_kwargs "
-                '{"num_decay_steps":N,"decay_type":"linear"}',
-            ),
         ),
         lambda: check_name(
-            found["loss_type"], AVERAGES, "trainer.loss_type of engine verl", ConfigError
+            options["loss_type"], AVERAGES, "trainer.loss_type of engine verl", ConfigError
         ),
         lambda: check_name(
-            found["lr_scheduler_type"],
+            options["lr_scheduler_type"],
             SCHEDULES,
             "trainer.lr_scheduler_type of engine verl",
             ConfigError,
         ),
     )
-    return found
+    return options
 
 # %% ../../nbs/engines/01_settings.ipynb #Job
 class Job(NamedTuple):
@@ -218,7 +184,6 @@ class Job(NamedTuple):
     name: str  # of the stage
     completion: int  # longest completion, in tokens
     steps: int  # generations
-    lessons: bool = False  # whether completions stand written
     critic: bool = False  # whether a critic makes advantages of rewards
     base: str = (
         ""  # weights below an adapter: folder or name on the Hub; `model` is then the adapter
@@ -354,17 +319,8 @@ def _loss(s, o, job):
             else {}
         ),
     }
-    likelihood = (
-        {
-            f"{actor}.policy_loss.loss_mode": "gpg",
-            "actor_rollout_ref.rollout.calculate_log_probs": False,
-        }
-        if job.lessons
-        else {}
-    )
     return {
         "algorithm.adv_estimator": "gae" if job.critic else "humanlm",
-        **likelihood,
         f"{actor}.loss_agg_mode": AVERAGES[o["loss_type"]],
         **scale,
         f"{actor}.clip_ratio": o["epsilon"],
@@ -391,20 +347,8 @@ def _updates(s, o, job):
     warm = o["warmup_steps"]  # or, below 1, their share
     warm = math.ceil(warm * job.steps * updates(s)) if warm < 1 else warm
     warm = warm if o["lr_scheduler_type"] != "constant" else 0
-    falls = o["lr_scheduler_type"] == "warmup_stable_decay"
-    named = {}
-    if falls:
-        total, decay = job.steps * updates(s), o["lr_scheduler_kwargs"]["num_decay_steps"]
-        named = {
-            f"{actor}.optim.optimizer_impl": "humanlm.engines.lessons",
-            f"{actor}.optim.optimizer": "DecayedAdamW",
-            f"{actor}.optim.override_optimizer_config": _HydraWords(
-                f"{{total:{total},decay:{decay}}}"
-            ),
-        }
     return {
         f"{actor}.optim.lr": o["learning_rate"],
-        **named,
         f"{actor}.optim.lr_scheduler_type": SCHEDULES[o["lr_scheduler_type"]],
         f"{actor}.optim.lr_warmup_steps": warm,
         f"{actor}.optim.weight_decay": o["weight_decay"],
@@ -464,17 +408,17 @@ def _adapter(s, v, job):
 
 
 def _rollout(s, v):
-    own, roll = "actor_rollout_ref.rollout", s.rollout
+    group, roll = "actor_rollout_ref.rollout", s.rollout
     return {
-        f"{own}.name": "humanlm_hf" if v.rollout == "hf" else v.rollout,
-        f"{own}.n": roll.group_size,
-        f"{own}.temperature": roll.temperature,
-        f"{own}.top_p": roll.top_p,
-        f"{own}.top_k": -1,
-        f"{own}.tensor_model_parallel_size": v.tensor_parallel,
-        f"{own}.gpu_memory_utilization": VLLM_SHARE,
-        f"{own}.agent.num_workers": 1,
-        f"{own}.agent.default_agent_loop": "humanlm",
+        f"{group}.name": "humanlm_hf" if v.rollout == "hf" else v.rollout,
+        f"{group}.n": roll.group_size,
+        f"{group}.temperature": roll.temperature,
+        f"{group}.top_p": roll.top_p,
+        f"{group}.top_k": -1,
+        f"{group}.tensor_model_parallel_size": v.tensor_parallel,
+        f"{group}.gpu_memory_utilization": VLLM_SHARE,
+        f"{group}.agent.num_workers": 1,
+        f"{group}.agent.default_agent_loop": "humanlm",
     }
 
 
@@ -549,14 +493,16 @@ class VerlPlans(Engine):
     def shown(self, s: Settings) -> str:
         "Give what verl would be told, but for what follows from the rows"
         steps = math.ceil(max_steps(s) / updates(s))
-        told = overrides(s, Job.planned(s, "METHOD", steps))
-        lines = [line for line in told if "max_response_length" not in line]
+        words = overrides(s, Job.planned(s, "METHOD", steps))
+        lines = [line for line in words if "max_response_length" not in line]
         return "\n".join(["# verl would be told:", *(f"# {line}" for line in lines)])
 
     def load(self, s: Settings, load: Load) -> Load:
         "Say what each GPU is given to do in a stage"
+        if load.stage.kind == "lessons":  # by TRL, in the leading process
+            return load._replace(rows=load.stage.rows, gpus=1, shared=False)
         vllm = 0.0 if s.groups.get("verl", VerlConfig()).rollout == "hf" else VLLM_SHARE
-        critic = self.has_critic(s) and load.stage.kind != "lessons"
+        critic = self.has_critic(s)
         return load._replace(
             shared=load.gpus > 1, vllm=vllm, asleep=True, critic=critic, pieces=False
         )
@@ -566,6 +512,6 @@ class VerlPlans(Engine):
         v = s.groups.get("verl", VerlConfig())
         return [
             f"engine              verl: {v.nodes} x {v.gpus} {v.device}, rollouts by "
-            f"{v.rollout}; supervised steps by {lessons_engine(s)}; --print_config shows its "
+            f"{v.rollout}; supervised steps by TRL in one process; --print_config shows its "
             f"settings; the run needs {', '.join(f'{name} {WANTED[name]}x' for name in WANTED)}",
         ]

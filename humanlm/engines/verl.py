@@ -10,7 +10,6 @@ import asyncio
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -52,7 +51,6 @@ from humanlm.engines.settings import (
     Job,
     VerlConfig,
     VerlPlans,
-    lessons_engine,
     overrides,
     save_every,
     trainer_options,
@@ -157,24 +155,6 @@ def _check_verl(s: Settings) -> None:
         ),
     )
 
-
-def _check_lessons(s: Settings) -> None:
-    "Raise for supervised stages that this engine does not train"
-    v, lessons, batch = s.groups.get("verl", VerlConfig()), lessons_engine(s), s.sft.batch
-    count = v.nodes * v.gpus
-    require(
-        "sft",
-        (
-            not (lessons == "verl" and s.sft.muon_lr and not s.model.lora_rank),
-            "muon_lr asks for Muon, which verl does not have. Give --sft.muon_lr 0",
-        ),
-        (
-            lessons == "trl" or batch % count == 0,
-            f"batch ({batch}) must be a multiple of the {count} processes that train. "
-            f"Give --sft.batch {batch + -batch % count}",
-        ),
-    )
-
 # %% ../../nbs/75_engines.ipynb #Leader
 class _Leader:
     "Leads the loops of a stage: waits for a step's rows, lets the method work, hands out results"
@@ -212,9 +192,9 @@ class _Leader:
         "Tell callbacks where steps begin; log the last one where a killed run had not"
         self.policy.step = taken
         self.tell("on_train_begin")
-        found = json.loads(self.unlogged.read_text()) if self.unlogged.exists() else {}
-        if found.get("step") == taken:
-            self.logged = found["logs"]
+        record = json.loads(self.unlogged.read_text()) if self.unlogged.exists() else {}
+        if record.get("step") == taken:
+            self.logged = record["logs"]
             self.log(
                 max(self.numbers.parent.glob(f"{self.stage}-[0-9]*.jsonl"), default=self.numbers)
             )
@@ -245,23 +225,17 @@ class _Leader:
             return False
         if self.policy.step and (follow := _follower(self.method)):
             follow(self.policy.model)
-        found = await take_step(self.method, [self.rows[n] for n in numbers], self.policy)
-        done = found.batch.trajectories
-        if not self.job.lessons:
-            save_trajectories(
-                self.run.folder
-                / "trajectories"
-                / self.stage
-                / f"step-{self.policy.step:06d}-0.parquet",
-                done,
-            )
-        self.logged = {} if self.job.lessons else step_numbers(self.method, found)
+        taken = await take_step(self.method, [self.rows[n] for n in numbers], self.policy)
+        done = taken.batch.trajectories
+        file = f"step-{self.policy.step:06d}-0.parquet"
+        save_trajectories(self.run.folder / "trajectories" / self.stage / file, done)
+        self.logged = step_numbers(self.method, taken)
         atomic_write(self.unlogged, to_json({"step": self.policy.step + 1, "logs": self.logged}))
         if is_spent(self.run, self.stage, self.policy.step, self.logged):
             await self.policy.want(True)  # the next weights are the last
         if (self.policy.step + 1) % save_every(self.run.settings, self.job.steps) == 0:
             _remember(self.method, self.job, self.policy.step + 1)
-        return await _hand_out(self.policy, loops, loop_results(done, found.advantages))
+        return await _hand_out(self.policy, loops, loop_results(done, taken.advantages))
 
     def tell(self, event: str, **more: Any) -> None:
         "Tell those who watch, as a trainer of transformers would"
@@ -277,8 +251,7 @@ class _Leader:
         state, self.policy.step = self.policy.step, self.policy.step - 1
         self.tell(
             "on_log",
-            logs=(self.logged or {})
-            | measured(self.run.settings, self.job, numbers or self.numbers, self.policy.step + 1),
+            logs=(self.logged or {}) | measured(numbers or self.numbers, self.policy.step + 1),
         )
         self.tell("on_step_end")
         self.policy.step, self.logged = state, None
@@ -463,9 +436,6 @@ class _VerlEngine(VerlPlans):
     def check(self, s: Settings) -> None:
         _check_all(s)
 
-    def check_lessons(self, s: Settings) -> None:
-        _check_lessons(s)
-
     def learn(
         self,
         run: Run,
@@ -492,37 +462,6 @@ class _VerlEngine(VerlPlans):
             job._replace(critic=method.critic),
             callbacks,
         )
-
-    def lessons(
-        self, run: Run, stage: str, model: Any, tokenizer: Any, rows: Sequence[dict], out: Path
-    ) -> bool:
-        "Train a model in place on supervised rows, unless settings leave them to TRL"
-        s = run.settings
-        if lessons_engine(s) == "trl":
-            return False
-        from humanlm.engines.lessons import lesson_method, lesson_rows, lesson_settings
-
-        told = lesson_settings(s, len(rows))
-        made = lesson_rows(
-            rows,
-            tokenizer,
-            s.sft.batch,
-            s.model.max_prompt_tokens,
-            getattr(model.config, "max_position_embeddings", None),
-        )
-        job = Job.of(
-            stage, out.resolve(), max(len(t.completion_ids) for t in made), len(made) // s.sft.batch
-        )._replace(lessons=True)
-        self.take(
-            replace(run, settings=told),
-            model,
-            tokenizer,
-            lesson_method(),
-            [{"lesson": t} for t in made],
-            job,
-            [],
-        )
-        return True
 
     def take(
         self,

@@ -14,7 +14,6 @@ from functools import partial
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from ..core.basics import check_name
@@ -172,14 +171,14 @@ def trajectory_scores(
         torch.tensor([float(len(row)) for row in rewards], dtype=torch.float64),
     )
     if score == "r2g":
-        found = (r * gamma ** torch.arange(r.shape[1])).sum(1)
+        scores = (r * gamma ** torch.arange(r.shape[1])).sum(1)
     elif score == "best-so-far":
-        found = _padded(rewards, -math.inf).amax(1) if r.shape[1] else turns
+        scores = _padded(rewards, -math.inf).amax(1) if r.shape[1] else turns
     else:
-        found = r.sum(1) / (turns.clamp(min=1) if score == "mean" or compat else 1)
+        scores = r.sum(1) / (turns.clamp(min=1) if score == "mean" or compat else 1)
     if compat and score != "r2g":
-        found = found.round(decimals=4)
-    return found.where(turns > 0, 0.0 if compat else math.nan)
+        scores = scores.round(decimals=4)
+    return scores.where(turns > 0, 0.0 if compat else math.nan)
 
 # %% ../../nbs/methods/06_advantages.ipynb #turn_credits
 def _turn_credits(
@@ -268,21 +267,15 @@ def _usable(credits, tokens):
 
 def _counted(mask, lengths):
     "Count the trainable tokens of stretches that follow each other, [B, K]"
-    long = (flat := lengths.flatten().numpy()) > 0
-    found = np.zeros(len(flat))
-    if long.any():
-        found[long] = np.add.reduceat(
-            mask.cpu().numpy().ravel(), (flat.cumsum() - flat)[long], dtype=np.int32
-        )
-    return torch.from_numpy(found).view(lengths.shape)
+    before = torch.nn.functional.pad(mask.cpu().long().cumsum(1), (1, 0))
+    ends = before.gather(1, lengths.cumsum(1))
+    return ends.diff(prepend=torch.zeros(len(ends), 1, dtype=torch.long)).double()
 
 
 def _repeated(values, lengths, mask):
     "Repeat the value of each stretch over its trainable tokens, [B, T]"
-    found = np.repeat(values.float().flatten().numpy(), lengths.flatten().numpy()).reshape(
-        mask.shape
-    )
-    return torch.from_numpy(np.multiply(found, mask.cpu().numpy(), out=found)).to(mask.device)
+    every = values.float().flatten().repeat_interleave(lengths.flatten())
+    return every.view(mask.shape).to(mask.device) * mask
 
 # %% ../../nbs/methods/06_advantages.ipynb #estimators
 estimators: dict[str, Callable[[Any, Any], torch.Tensor]] = {

@@ -34,8 +34,8 @@ class HubConfig:
     """A folder for what would be uploaded, in place of uploading it."""
     licence: str | None = None
     """Licence, such as apache-2.0. null: that, for a model built here; needed for any other."""
-    steps: list[int] | int | str = ""
-    """Checkpoints that push publishes too, in folders step-N: all, a step, or a list."""
+    steps: str = ""
+    """all: push publishes the checkpoints too, in folders step-N."""
 
     def __post_init__(self):
         named = self.repo is None or (self.repo.count("/") == 1 and all(self.repo.split("/")))
@@ -43,22 +43,7 @@ class HubConfig:
             "hub",
             (named, f"repo must be ORG/NAME, got {shorten(self.repo)!r}"),
             (self.out is None or bool(self.out.strip()), "out must name a folder"),
-            (
-                self.steps in ("", "all")
-                or (bool(self.step_list) and all(type(n) is int and n > 0 for n in self.step_list)),
-                f"steps must be all, or steps such as [20,40], got {shorten(repr(self.steps))}",
-            ),
-        )
-
-    @property
-    def step_list(self) -> list[int]:
-        "The steps that are named one by one"
-        return (
-            []
-            if isinstance(self.steps, str)
-            else [self.steps]
-            if isinstance(self.steps, int)
-            else self.steps
+            (self.steps in ("", "all"), f"steps must be all, got {shorten(self.steps)!r}"),
         )
 
 # %% ../../nbs/serving/04_card.ipynb #needs_merging

@@ -7,32 +7,29 @@ __all__ = ['ENGINES', 'MAX_ANSWERS', 'OURS', 'ServiceConfig', 'ServeConfig', 'Ch
            'usage_body', 'ChatService', 'Service', 'make_app', 'refused', 'serving']
 
 # %% ../../nbs/serving/03_service.ipynb #imports
-import asyncio
 import contextlib
 import re
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
 from ..alignment.scenes import RequestError, read_scene
 from ..alignment.simulator import SimulatorClient, Speech, Utterance
 from ..clients.protocol import ChatRequest, LLMError
-from ..core.basics import ConfigError, near_miss, require, shorten, to_json
+from ..core.basics import ConfigError, near_miss, require, shorten
 from humanlm.core.web import (
     LOCAL,
-    SAFE,
     answer_json,
     check_key,
     read_json,
     serving_app,
     unless_gone,
     web_app,
-    web_libraries,
 )
 from .vllm import vllm_program
 
@@ -42,16 +39,12 @@ ENGINES = ("auto", "transformers", "vllm")
 # %% ../../nbs/serving/03_service.ipynb #ServiceConfig
 @dataclass(frozen=True)
 class ServiceConfig:
-    "Where a service listens, what writes, and what a request may ask for"
+    "Where a service listens, and what a request may ask for"
 
     host: str = "127.0.0.1"
     """Address to listen on. 0.0.0.0: all networks."""
     port: int = 8000
     """Port to listen on. 0: any free one."""
-    engine: str = "auto"
-    """What writes: vllm, transformers, or auto (vllm where a GPU and its command are found)."""
-    vllm: list[str] = field(default_factory=list)
-    """Further arguments of `vllm serve`."""
     max_tokens: int = 2048
     """Most tokens that a request may ask for, a thought included."""
     max_waiting: int = 256
@@ -68,15 +61,28 @@ class ServiceConfig:
             self.group,
             (0 <= self.port < 2**16, f"port must be from 0 to 65535, got {self.port}"),
             (bool(self.host.strip()), "host must name an address"),
-            (
-                self.engine in ENGINES,
-                f"engine is {self.engine!r}.{near_miss(self.engine, ENGINES)}",
-            ),
             *(
                 (getattr(self, c) > 0, f"{c} must be above 0, got {getattr(self, c)}")
                 for c in ("max_tokens", "max_waiting")
             ),
         )
+
+
+@dataclass(frozen=True)
+class ServeConfig(ServiceConfig):
+    "Where a simulator is served, and what writes"
+
+    name: str | None = None
+    """Name of the model in requests. null: the name of its folder."""
+    engine: str = "auto"
+    """What writes: vllm, transformers, or auto (vllm where a GPU and its command are found)."""
+    vllm: list[str] = field(default_factory=list)
+    """Further arguments of `vllm serve`."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        hint = near_miss(self.engine, ENGINES)
+        require("serve", (self.engine in ENGINES, f"engine is {self.engine!r}.{hint}"))
 
     def choose_engine(self) -> str:  # vllm or transformers
         "Choose what writes; `ConfigError` if vLLM is asked for and not there"
@@ -88,19 +94,9 @@ class ServiceConfig:
                 "The command vllm was not found. Next: install vLLM in an environment "
                 "of its own and name its command in "
                 "HUMANLM_VLLM (HUMANLM_VLLM=vllm-env/bin/vllm), or take "
-                f"--{self.group}.engine transformers."
+                "--serve.engine transformers."
             )
         return self.engine
-
-
-@dataclass(frozen=True)
-class ServeConfig(ServiceConfig):
-    "Where a simulator is served"
-
-    name: str | None = None
-    """Name of the model in requests. null: the name of its folder."""
-    plain: bool = False
-    """Answer chats as they come, as an assistant or a classmate does."""
 
 # %% ../../nbs/serving/03_service.ipynb #error_body
 def _error_body(error: RequestError) -> dict:
@@ -122,10 +118,6 @@ class _TextFormat(msgspec.Struct):
     type: Literal["text"]
 
 
-class _StreamOptions(msgspec.Struct):
-    include_usage: bool = False
-
-
 class ChatBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     "A request in OpenAI's form"
 
@@ -138,7 +130,6 @@ class ChatBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     max_completion_tokens: _Count | None = None
     stop: _Stop | Annotated[list[_Stop], msgspec.Meta(max_length=4)] | None = None
     seed: int | None = None
-    stream: bool | None = None
     # these change nothing
     user: Any = None
     metadata: Any = None
@@ -156,6 +147,7 @@ class ChatBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     tool_choice: Literal["none", "auto"] | None = None
     response_format: _TextFormat | None = None
     logprobs: bool | None = None
+    stream: Literal[False] | None = None
 
     def chat(
         self,
@@ -192,31 +184,21 @@ def read_body(body: Any, form: type[ChatBody] = ChatBody) -> Any:  # body: parse
         ) from None
 
 # %% ../../nbs/serving/03_service.ipynb #read_request
-OURS = ("persona", "level", "source", "states")
-
-
 class _SimulatorBody(ChatBody, kw_only=True):
     persona: Any = None
     level: Any = None
     source: Any = None
     states: Any = None
-    stream_options: _StreamOptions | None = None
 
 
-class _CompletionRequest(NamedTuple):
-    "What a request asks for"
-
-    chat: ChatRequest
-    stream: bool = False
-    stream_usage: bool = False  # a stream ends with its usage
+OURS = ("persona", "level", "source", "states")
 
 
-def _read_request(body: Any, config: ServiceConfig) -> _CompletionRequest:  # body: parsed JSON
+def _read_request(body: Any, config: ServiceConfig) -> ChatRequest:  # body: parsed JSON
     "Read a request to a simulator"
     form = read_body(body, _SimulatorBody)
     ours = {name: getattr(form, name) for name in OURS if getattr(form, name) is not None}
-    usage = form.stream_options is not None and form.stream_options.include_usage
-    return _CompletionRequest(form.chat(config.max_tokens, extra=ours), bool(form.stream), usage)
+    return form.chat(config.max_tokens, extra=ours)
 
 # %% ../../nbs/serving/03_service.ipynb #message_of
 def _message_of(said: Utterance) -> dict:
@@ -229,9 +211,11 @@ def _message_of(said: Utterance) -> dict:
 def _completion_body(name: str, speech: Speech) -> dict:  # name: of the model
     "A whole answer"
     ours = (speech.reply().extra or {}) | {"ignored_system_messages": speech.scene.ignored}
-    return answers_body(name, [(_message_of(u), u.finish) for u in speech.said], _usage(speech)) | {
-        "humanlm": ours
-    }
+    return answers_body(
+        name,
+        [(_message_of(u), u.finish) for u in speech.said],
+        usage_body(speech.tokens_in, speech.tokens_out),
+    ) | {"humanlm": ours}
 
 
 def answers_body(
@@ -244,15 +228,13 @@ def answers_body(
         {"index": i, "message": message, "logprobs": None, "finish_reason": finish}
         for i, (message, finish) in enumerate(said)
     ]
-    return _head("chat.completion", name) | {"choices": choices, "usage": usage}
-
-
-def _head(kind, name):
     return {
         "id": f"chatcmpl-{uuid.uuid4().hex}",
-        "object": kind,
+        "object": "chat.completion",
         "created": int(time.time()),
         "model": name,
+        "choices": choices,
+        "usage": usage,
     }
 
 
@@ -263,29 +245,6 @@ def usage_body(tokens_in: int, tokens_out: int) -> dict[str, int]:
         "completion_tokens": tokens_out,
         "total_tokens": tokens_in + tokens_out,
     }
-
-
-def _usage(speech):
-    return usage_body(speech.tokens_in, speech.tokens_out)
-
-# %% ../../nbs/serving/03_service.ipynb #chunks
-def _chunks(
-    name: str, speech: Speech, usage: bool = False
-) -> Iterator[dict]:  # name: of the model; usage: end with the tokens
-    "The pieces of a streamed answer"
-    head = _head("chat.completion.chunk", name)
-    for i, u in enumerate(speech.said):
-        for delta, finish in ((_message_of(u), None), ({}, u.finish)):
-            yield head | {
-                "choices": [{"index": i, "delta": delta, "logprobs": None, "finish_reason": finish}]
-            }
-    if usage:
-        yield head | {"choices": [], "usage": _usage(speech)}
-
-# %% ../../nbs/serving/03_service.ipynb #event
-def _event(data: dict | str) -> str:
-    "One server-sent event"
-    return f"data: {data if isinstance(data, str) else to_json(data)}\n\n"
 
 # %% ../../nbs/serving/03_service.ipynb #Service
 class ChatService:
@@ -355,45 +314,24 @@ class Service(ChatService):
         super().__init__({name: client}, config, key)
         self.client, self.name = client, name
 
-    def read(self, body: Any) -> _CompletionRequest:
+    def read(self, body: Any) -> ChatRequest:
         "Read a request for this model"
         question = _read_request(body, self.config)
-        read_scene(question.chat, self.client.levels)
+        read_scene(question, self.client.levels)
         self.require(body.get("model"))
         return question
 
-    async def answer(self, question: _CompletionRequest) -> Speech:
+    async def answer(self, question: ChatRequest) -> Speech:
         "Answer a request"
-        return await self.ask(self.client.answer(question.chat))
+        return await self.ask(self.client.answer(question))
 
     async def respond(self, request: Any) -> Any:
         question = self.read(await read_json(request, self.config.max_body))
-        if question.stream:
-            return web_libraries().StreamingResponse(
-                _stream(self, question), headers=SAFE, media_type="text/event-stream"
-            )
         speech = await unless_gone(request, self.answer(question))
         return answer_json(_completion_body(self.name, speech))
 
     def listed(self) -> list[dict]:
         return [model | {"levels": list(self.client.levels)} for model in super().listed()]
-
-# %% ../../nbs/serving/03_service.ipynb #stream
-async def _stream(
-    service: Service, asked: _CompletionRequest, quiet: float = 10.0
-) -> AsyncIterator[str]:
-    "Answer with server-sent events; a comment every `quiet` seconds keeps the line open"
-    job = asyncio.ensure_future(service.answer(asked))
-    try:
-        while not (await asyncio.wait({job}, timeout=quiet))[0]:
-            yield ": writing\n\n"
-        for chunk in _chunks(service.name, job.result(), asked.stream_usage):
-            yield _event(chunk)
-        yield _event("[DONE]")
-    except RequestError as e:
-        yield _event(_error_body(e))
-    finally:
-        job.cancel()
 
 # %% ../../nbs/serving/03_service.ipynb #make_app
 def make_app(

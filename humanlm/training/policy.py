@@ -59,17 +59,16 @@ class TrainerPolicy(ModelPolicy):
     ) -> list[Completion]:
         "Complete every row with the current weights; all processes come here together"
         t, a = self.trainer, self.trainer.args
-        if self.goes_on():
+        if not t.use_vllm:
             seed = int(torch.randint(1 << 62, ()))  # of the trainer's draws, which checkpoints keep
             own = Sampling(a.temperature, a.top_p, a.top_k, seed=seed)
             return super().write(rows, sampling or own, prefixes)
         prompts, counts = [self.prompt_ids(row) for row in rows], gather_object([len(rows)])
-        asked = prompts + [[t.eos_token_ids[0]]] * (
-            max(counts) - len(rows) if t.use_vllm else 0
-        )  # its server gives all an equal share
+        spare = [[t.eos_token_ids[0]]] * (max(counts) - len(rows))  # vLLM gives all an equal share
+        asked = prompts + spare
         with t.limits(rows, sampling):
             ids, logps = t._generate_single_turn(asked, None, {}, 1) if asked else ([], None)
-        found = zip(
+        written = zip(
             rows,
             prompts,
             ids[: len(rows)],
@@ -80,36 +79,16 @@ class TrainerPolicy(ModelPolicy):
             cut_completion(
                 self.tokenizer, c, row["stop"], row["max_tokens"], t.eos_token_ids, prompt, logp
             )
-            for row, prompt, c, logp in found
+            for row, prompt, c, logp in written
         ]
-
-    def goes_on(self) -> bool:
-        "Tell whether our own generation, with its prefixes and sampling, can replace TRL's"
-        a, engines = (
-            self.trainer.args,
-            (self.trainer.use_vllm, self.trainer.use_transformers_continuous_batching),
-        )
-        plain = (
-            not any(engines)
-            and not a.generation_kwargs
-            and a.min_p is None
-            and a.repetition_penalty == 1.0
-        )
-        return plain and self.trainer.accelerator.distributed_type in (
-            "NO",
-            "MULTI_CPU",
-            "MULTI_GPU",
-            "FSDP",
-            "DEEPSPEED",
-        )
 
     def given(self, row: dict) -> Completion:
         "Make the completion of a given row, with log-probabilities where TRL wants them"
-        found = super().given(row)
+        completion = super().given(row)
         if not self.trainer.use_vllm:
-            return found
-        return found._replace(
-            logps=self.token_logps([[*found.prompt_ids]], [[*found.ids]])[0].tolist()
+            return completion
+        return completion._replace(
+            logps=self.token_logps([[*completion.prompt_ids]], [[*completion.ids]])[0].tolist()
         )
 
     def computing(self) -> Any:

@@ -102,10 +102,6 @@ class Recipe:
         "Say what each stage gives GPUs to do; nothing: one stage of completions by a method"
         return []
 
-    def traits(self, s: Settings) -> dict[str, str]:
-        "Describe settings in a few words, for tables of several files"
-        return {}
-
     def report(self, folder: Path) -> Path:
         "Write the report of a finished run"
         from humanlm.evaluation.report import write_report
@@ -148,9 +144,6 @@ class Engine:
     def check(self, s: Settings) -> None:
         "Raise `ConfigError` for settings that it cannot follow, before anything is read"
 
-    def check_lessons(self, s: Settings) -> None:
-        "The same for supervised stages; asked where a recipe `teaches`"
-
     def processes(self, s: Settings) -> int:
         "Give the number of processes that share a step"
         return 1
@@ -166,12 +159,6 @@ class Engine:
     def shown(self, s: Settings) -> str:
         "Give what --print_config shows beside the settings"
         return ""
-
-    def lessons(
-        self, run: Any, stage: str, model: Any, tokenizer: Any, rows: Sequence[dict], out: Path
-    ) -> bool:
-        "Train a model in place on supervised rows; False leaves them to TRL"
-        return False
 
     def learn(
         self,

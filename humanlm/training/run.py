@@ -288,9 +288,11 @@ def method_args(settings: Settings, out: Path, max_tokens: int, rows: int = 0):
 def quiet_libraries() -> None:
     "Keep the progress bars and warnings of libraries out of the way of ours"
     import warnings
+    from logging import ERROR, getLogger
 
     from transformers.utils import logging
 
+    getLogger("trl").setLevel(ERROR)  # rows without a score are counted in the metrics
     logging.disable_progress_bar()
     logging.set_verbosity_error()  # tied weights are reported as missing on every resume
     warnings.filterwarnings("ignore", category=FutureWarning)
@@ -334,7 +336,6 @@ def check_settings(recipe: Recipe, settings: Settings) -> None:
     if engine:
         require_all(
             lambda: engine.check(settings),
-            lambda: engine.check_lessons(settings) if teaches else None,
             lambda: shares_of(settings),
         )
     else:

@@ -8,7 +8,6 @@ __all__ = ['sft_dataset', 'Progress', 'MetricsLog', 'WandbLog', 'precision', 'tr
 # %% ../../nbs/training/01_sft.ipynb #import-json-import-math
 import json
 import math
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +15,6 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from tqdm.auto import tqdm
 from transformers import PrinterCallback, TrainerCallback
 from trl import SFTConfig as TRLConfig  # type: ignore[attr-defined]
 from trl import SFTTrainer  # type: ignore[attr-defined]
@@ -24,7 +22,7 @@ from trl import SFTTrainer  # type: ignore[attr-defined]
 from ..core.basics import DataError, append_row, trim_rows
 from ..core.config import SFTConfig
 from ..core.runs import process_count, time_left
-from ..hardware.sharding import ShardedTrainer, cpu_options, shards
+from ..hardware.sharding import ShardedTrainer, cpu_options
 from ..hierarchy.prompts import parts_text
 from ..methods.rollouts import lesson_opening
 from ..models.checkpoints import has_adapter
@@ -83,8 +81,8 @@ class _OptimizerPair(torch.optim.Optimizer):
 
     def load_state_dict(self, state: dict) -> None:
         "Restore every part, keeping the groups that schedulers see"
-        for part, kept in zip(self.parts, state["parts"], strict=True):
-            part.load_state_dict(kept)
+        for part, state_of_part in zip(self.parts, state["parts"], strict=True):
+            part.load_state_dict(state_of_part)
         self.param_groups = [group for part in self.parts for group in part.param_groups]
 
 # %% ../../nbs/training/01_sft.ipynb #muon_adamw
@@ -104,44 +102,27 @@ def _muon_adamw(
 
 # %% ../../nbs/training/01_sft.ipynb #Progress
 class Progress(TrainerCallback):
-    "A progress bar in a terminal, plain lines elsewhere"
+    "Print how far training is, about ten times"
 
     def __init__(self, title: str, keys: tuple[str, ...] = ("loss", "reward")):
         self.title, self.keys = title, keys
-        self.bar: Any = None  # of tqdm, once training begins
 
     def on_train_begin(self, args, state, control, **_):
-        "Open the bar at the step a resumed run starts from"
-        self.next = (
-            None if sys.stderr.isatty() else state.global_step
-        )  # step of the next plain line
-        self.first, self.begun = state.global_step, time.monotonic()
-        hidden = self.next is not None
-        self.bar = tqdm(
-            total=state.max_steps, initial=state.global_step, desc=self.title, disable=hidden
-        )
-
-    def on_step_end(self, args, state, control, **_):
-        "Move on by one step"
-        self.bar.update(1)
+        "Note the step at which training begins, or goes on"
+        self.first = self.next = state.global_step
+        self.begun = time.monotonic()
 
     def on_log(self, args, state, control, logs=None, **_):
-        "Show the newest values"
-        numbers = {
-            key: value for key in self.keys if isinstance(value := (logs or {}).get(key), float)
-        }
-        self.bar.set_postfix(numbers)
-        if numbers and self.next is not None and state.global_step >= self.next:
-            text = ", ".join(f"{key} {value:z.3f}" for key, value in numbers.items())
-            done, steps = state.global_step - self.first, state.max_steps
-            if state.global_step < steps:
-                text += f", {time_left(self.begun, done, steps - self.first)}"
-            print(f"{self.title}: step {state.global_step} of {steps}, {text}", flush=True)
-            self.next = state.global_step + state.max_steps // 10
-
-    def on_train_end(self, args, state, control, **_):
-        "Close the bar"
-        self.bar.close()
+        "Print the newest values"
+        logs, step, steps = logs or {}, state.global_step, state.max_steps
+        numbers = {key: logs[key] for key in self.keys if isinstance(logs.get(key), float)}
+        if not numbers or step < self.next:
+            return
+        text = ", ".join(f"{key} {value:z.3f}" for key, value in numbers.items())
+        if step < steps:
+            text += f", {time_left(self.begun, step - self.first, steps - self.first)}"
+        print(f"{self.title}: step {step} of {steps}, {text}", flush=True)
+        self.next = step + steps // 10
 
 # %% ../../nbs/training/01_sft.ipynb #MetricsLog
 class MetricsLog(TrainerCallback):
@@ -223,7 +204,7 @@ def _sft_args(
         max_length=None,
     )
     quiet = dict(disable_tqdm=True, logging_steps=max(1, steps // 50), report_to="none")
-    kept = (
+    saving = (
         {"save_strategy": "no"}
         if save is None
         else {"save_strategy": "steps", "save_steps": max(1, steps // 4), **save}
@@ -236,7 +217,7 @@ def _sft_args(
         **rate,
         **order,
         **quiet,
-        **kept,
+        **saving,
         **device,
     )
 
@@ -247,13 +228,13 @@ class _RowsTrainer(ShardedTrainer, SFTTrainer):
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         "Leave the loss to TRL; on CPUs its head sees the trained positions alone"
         labels = inputs["labels"]
-        kept = labels[:, 1:] != -100  # [B, T - 1], where the next token is trained
-        if labels.device.type != "cpu" or not kept.any():
+        trained = labels[:, 1:] != -100  # [B, T - 1], where the next token is trained
+        if labels.device.type != "cpu" or not trained.any():
             return super().compute_loss(model, inputs, *args, **kwargs)
 
         def narrow(_module, _inputs, out):
             out.last_hidden_state = torch.cat(
-                [out.last_hidden_state[:, :-1][kept], out.last_hidden_state[-1, -1:]]
+                [out.last_hidden_state[:, :-1][trained], out.last_hidden_state[-1, -1:]]
             )[None]
             return out
 
@@ -264,22 +245,23 @@ class _RowsTrainer(ShardedTrainer, SFTTrainer):
         try:
             return super().compute_loss(
                 model,
-                inputs | {"labels": torch.cat([labels[-1, :1], labels[:, 1:][kept]])[None]},
+                inputs | {"labels": torch.cat([labels[-1, :1], labels[:, 1:][trained]])[None]},
                 *args,
                 **kwargs,
             )
         finally:
             hook.remove()
 
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        "Read the last of a checkpoint as TRL does, and count the tokens before it"
-        super()._load_optimizer_and_scheduler(checkpoint)
-        if not checkpoint:
-            return
-        steps = json.loads((Path(checkpoint) / "trainer_state.json").read_text())["global_step"]
-        rows: Any = self.train_dataset
-        seen = rows[: steps * self.args.train_batch_size * self.args.world_size]
-        self._total_train_tokens = sum(map(len, seen["input_ids"]))
+    def train(self, resume_from_checkpoint: str | None = None, **options: Any) -> Any:
+        "Train as TRL does; a run that goes on counts the tokens before it"
+        if resume_from_checkpoint:
+            state = json.loads((Path(resume_from_checkpoint) / "trainer_state.json").read_text())
+            rows: Any = self.train_dataset
+            size = self.args.train_batch_size * self.args.world_size
+            self._total_train_tokens = sum(
+                map(len, rows["input_ids"][: state["global_step"] * size])
+            )
+        return super().train(resume_from_checkpoint=resume_from_checkpoint, **options)
 
     def create_model_card(self, *_, **__) -> None:
         "Write nothing: the run folder describes itself"
@@ -300,11 +282,6 @@ def train_sft(
 ) -> list[dict]:  # what was logged
     "Train on supervised rows through TRL's SFTTrainer"
     sft = sft.with_rates("tiny", has_adapter(model))
-    if sft.muon_lr and shards() and not has_adapter(model):
-        raise ModelError(
-            f"sft.muon_lr is {sft.muon_lr:g}, and Muon needs whole matrices, which "
-            f"{shards()} splits. Give --sft.muon_lr 0, which leaves all to AdamW."
-        )
     args = _sft_args(sft, math.ceil(len(rows) / sft.batch), out, seed, save, dtype)
     optimizer = (
         _muon_adamw(model, sft.muon_lr, sft.adam_lr)

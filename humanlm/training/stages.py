@@ -86,9 +86,9 @@ def _keep_model(run: Run, name: str, model: Any, tokenizer: Any) -> None:
     from humanlm.hardware.sharding import whole_weights
     from humanlm.models.checkpoints import save_model
 
-    asked, weights = run.recipe.contract(run, name, tokenizer), whole_weights(model)
+    contract, weights = run.recipe.contract(run, name, tokenizer), whole_weights(model)
     if is_main_process():
-        save_model(model, tokenizer, run.model_folder(name), asked, weights)
+        save_model(model, tokenizer, run.model_folder(name), contract, weights)
     wait_for_all()
 
 
@@ -125,11 +125,8 @@ def lessons(
     from humanlm.training.sft import train_sft
 
     s, out = run.settings, out or run.checkpoints(stage)
-    engine, save = (
-        find_engine(s.run.engine),
-        {name: s.trainer[name] for name in SAVE_OPTIONS if name in s.trainer},
-    )
-    if rows and not (engine and engine.lessons(run, stage, model, tokenizer, rows, out)):
+    save = {name: s.trainer[name] for name in SAVE_OPTIONS if name in s.trainer}
+    if rows:
         train_sft(
             model,
             tokenizer,
@@ -261,16 +258,17 @@ def _evaluate_all(run: Run) -> Results:
         return run.kept(f"measured/{name}.jsonl", make, save_measured, load_measured)
 
     beside = {
-        name: measured(name, lambda: found) for name, found in run.recipe.references(run).items()
+        name: measured(name, lambda: outcome)
+        for name, outcome in run.recipe.references(run).items()
     }
     models = {}
     for name in run.models:
         print(f"evaluate {name}", flush=True)
         models[name] = measured(name, lambda: run.recipe.evaluate(run, name))
     resamples = getattr(run.settings.groups.get("eval"), "bootstrap", 2000)
-    found = run.recipe.complete(run, results(models | beside, resamples, tuple(beside)))
-    save_results(run.folder / "results.json", found)
-    return found
+    outcome = run.recipe.complete(run, results(models | beside, resamples, tuple(beside)))
+    save_results(run.folder / "results.json", outcome)
+    return outcome
 
 # %% ../../nbs/training/08_stages.ipynb #make_run
 def make_run(
@@ -305,20 +303,20 @@ def _prepare_torch(settings: Settings) -> None:
 
 def _check_stages(recipe: Recipe, stages: Sequence[Stage]) -> None:
     "Raise unless every stage has a name of its own and starts from one before it"
-    known, who = ["base"], type(recipe).__name__
+    names, who = ["base"], type(recipe).__name__
     for stage in stages:
         if not is_plain_name(stage.name):
             raise ConfigError(
                 f"{who} has a stage named {shorten(repr(stage.name))}. Its model lies "
                 "in a folder of that name: choose a plain one."
             )
-        if stage.name in known:
+        if stage.name in names:
             raise ConfigError(
                 f"{who} has two stages or models named {stage.name!r}. Name each once; "
                 "base is the untrained model."
             )
-        check_name(stage.start, known, f"start of the stage {stage.name!r}", ConfigError)
-        known.append(stage.name)
+        check_name(stage.start, names, f"start of the stage {stage.name!r}", ConfigError)
+        names.append(stage.name)
 
 # %% ../../nbs/training/08_stages.ipynb #start
 def start(
@@ -388,8 +386,8 @@ def _report(recipe: Recipe, settings: Settings, folder: Path) -> Path:  # where 
 def _show(recipe: Recipe, settings: Settings, folder: Path) -> None:
     "Print the tables of a finished run"
     report = _report(recipe, settings, folder)
-    found = load_results(folder / "results.json")
-    parts = [found.notes.get("example"), aligned(recipe.tables(found.rows))]
+    outcome = load_results(folder / "results.json")
+    parts = [outcome.notes.get("example"), aligned(recipe.tables(outcome.rows))]
     print("\n\n".join(filter(None, parts)) + (f"\n\nreport: {report}" if report.exists() else ""))
 
 # %% ../../nbs/training/08_stages.ipynb #fit
@@ -419,14 +417,14 @@ def fit(
 
 def _name_of(recipe: Recipe) -> str:
     "Give the name by which `find_recipe` finds a recipe again"
-    own = f"{type(recipe).__module__}:{type(recipe).__qualname__}"
+    place = f"{type(recipe).__module__}:{type(recipe).__qualname__}"
     return next(
         (
             name
             for name, where in RECIPES.items()
             if where.partition(":")[0] == type(recipe).__module__
         ),
-        own,
+        place,
     )
 
 
@@ -447,9 +445,9 @@ def plan(recipe: Recipe, settings: Settings) -> str:
     "Describe a run in words and numbers"
     s = settings
     try:
-        own = recipe.plan(s)
+        lines_of_recipe = recipe.plan(s)
     except NotMade as e:
-        own = [
+        lines_of_recipe = [
             f"{stage.name:<19} "
             + (
                 f"{stage.steps} steps of {stage.rows} rows"
@@ -471,7 +469,7 @@ def plan(recipe: Recipe, settings: Settings) -> str:
     ]
     steps = (
         []
-        if any(" steps" in line for line in own)
+        if any(" steps" in line for line in lines_of_recipe)
         else [f"by a method         {step_plan(s, math.ceil(max_steps(s) / updates(s)))}"]
     )
     if is_planned(s.model.name):
@@ -481,7 +479,7 @@ def plan(recipe: Recipe, settings: Settings) -> str:
         [
             *lines,
             *steps,
-            *own,
+            *lines_of_recipe,
             *gpu_plan(s, recipe),
             *(engine.plan(s) if engine else ()),
         ]

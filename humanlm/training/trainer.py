@@ -12,7 +12,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, cast
@@ -21,7 +20,6 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
-from fastcore.basics import patch
 from torch.nn.functional import pad
 from transformers import PrinterCallback, Trainer, TrainerCallback
 from trl.trainer.grpo_config import GRPOConfig
@@ -35,16 +33,17 @@ from ..hardware.sharding import ShardedTrainer, shards, whole
 from ..methods.method import Batch, Method
 from ..methods.sampling import Sampling
 from humanlm.methods.shares import (
+    COUNTS,
     at_step,
     from_everywhere,
-    generated_tokens,
     numbered_together,
-    other_tokens,
+    token_counts,
+    written_down,
 )
 from ..models.generation import lent, written_by
 from ..models.logps import token_logps
 from ..models.packing import can_pack
-from .checkpoints import COUNTS, draws_kept, progress_kept
+from .checkpoints import draws_kept, progress_kept
 from .options import TrainerError
 from .policy import LentEngine, TrainerPolicy, changed
 
@@ -78,11 +77,10 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
         self.trajectories: list[Trajectory] = []
         names = [row["row_id"] for row in rows] if isinstance(rows, list) else [""] * len(rows)
         numbers = Dataset.from_dict({"prompt": names, "row": range(len(rows))})
-        parts = (
-            dict(zip(method.reward.names, method.reward.weights, strict=True))
-            if method.reward
-            else {"none": 1.0}
-        )
+        parts = [("none", 0.0)]
+        if method.reward:
+            parts = list(zip(method.reward.names, method.reward.weights, strict=True))
+        components: list[Any] = [_Component(self, i, name) for i, (name, _) in enumerate(parts)]
         with _reference_by_copy(model):
             super().__init__(
                 model=model,
@@ -91,10 +89,10 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
                 train_dataset=numbers,
                 eval_dataset=numbers,
                 callbacks=list(callbacks),
-                reward_funcs=[_named(name) for name in parts],
+                reward_funcs=components,
                 rollout_func=lambda *_: self.roll_out(),
             )
-        self.reward_weights = torch.tensor(list(parts.values()), dtype=torch.float32)
+        self.reward_weights = torch.tensor([weight for _, weight in parts], dtype=torch.float32)
         self.policy = TrainerPolicy(self, max_prompt_tokens)
         self.remove_callback(PrinterCallback)
         if hasattr(method.memory, "follow"):
@@ -102,32 +100,22 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
 
     @contextmanager
     def limits(self, rows: Sequence[dict], sampling: Sampling | None) -> Iterator[None]:
-        "Let the engine stop at the longest cap and the stop strings of rows, and draw as asked"
-        asked = gather_object([(row["max_tokens"], *row["stop"]) for row in rows])
-        cap = min(
-            self.max_completion_length or math.inf,
-            max((cap for cap, *_ in asked), default=math.inf),
-        )
+        "Let vLLM stop at the longest cap and the stop strings of rows, and draw as asked"
+        limits_of_rows = gather_object([(row["max_tokens"], *row["stop"]) for row in rows])
+        most = self.max_completion_length or math.inf
+        cap = min(most, max((cap for cap, *_ in limits_of_rows), default=math.inf))
         names = ("temperature", "top_p", "top_k") if sampling else ()
         drawn = {name: getattr(sampling, name) for name in names}
-        if not self.use_vllm:
-            if sampling:
-                drawn["do_sample"] = sampling.temperature > 0
-            with changed(self.generation_config, max_new_tokens=cap, **drawn):
-                yield
-            return
-        own = {
-            name: value
-            for name, value in (self.vllm_generation.generation_kwargs or {}).items()
-            if name not in drawn
-        }
-        stops = dict.fromkeys(
-            [*own.get("stop", []), *(text for _, *texts in asked for text in texts)]
-        )
+        options = self.vllm_generation.generation_kwargs or {}
+        options = {name: value for name, value in options.items() if name not in drawn}
+        stops = [
+            *options.get("stop", []),
+            *(text for _, *texts in limits_of_rows for text in texts),
+        ]
         with changed(
             self.vllm_generation,
             max_completion_length=cap,
-            generation_kwargs=own | {"stop": list(stops)},
+            generation_kwargs=options | {"stop": list(dict.fromkeys(stops))},
             **drawn,
         ):
             yield
@@ -146,6 +134,136 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
             else [[int(m) for m in t.mask] for t in done],
         }
 
+    def score(self) -> torch.Tensor:
+        "Score the trajectories of this batch, unless the rollout has done so; `[B, R]`"
+        reward = self.method.reward
+        if reward is None:
+            return torch.zeros(len(self.trajectories), 0, device=self.accelerator.device)
+        scores = _in_all(
+            lambda: (
+                _unless_failed(self.scored)
+                if self.scored is not None
+                else run_sync(reward(self.trajectories))
+            )
+        )
+        values, self.trajectories = (
+            scores if isinstance(scores, tuple) else (scores, self.trajectories)
+        )
+        return torch.as_tensor(values, dtype=torch.float32, device=self.accelerator.device)
+
+    def _generate_and_score_completions(self, inputs: list[dict]) -> dict[str, Any]:
+        "Roll out, score, and put the method's advantage `[B]` or `[B, T]` in place of TRL's"
+        self.batch_rows = [self.rows[i["row"]] for i in inputs]
+        with nullcontext() if self.use_vllm else whole(self.model):  # vLLM has weights of its own
+            with progress_kept(self):
+                output = super()._generate_and_score_completions(inputs)
+            mask = output["completion_mask"] * output.get("tool_mask", 1)
+            groups = torch.tensor([t.group for t in self.trajectories], device=mask.device)
+            batch = Batch(
+                self.rewards, groups, mask.bool(), self.trajectories, self.policy, self.batch_rows
+            )
+            with whole(self.model):
+                credit = self.method.advantage(batch)
+            advantages, further = credit if isinstance(credit, tuple) else (credit, {})
+            output |= {name: tensor.to(mask.device) for name, tensor in further.items()}
+            output["advantages"] = advantages.to(mask.device, torch.float32)
+            _keep(self, batch, output["advantages"], further)
+        return output
+
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        "Write, score and split as TRL does, with equal prompts of an optimizer's step side by side"
+        before, size = self._buffered_inputs, self.args.gradient_accumulation_steps
+        inputs = super()._prepare_inputs(generation_batch)
+        parts: Any = self._buffered_inputs
+        if parts is before or size == 1 or not self.packs:
+            return inputs
+        steps = (parts[i : i + size] for i in range(0, len(parts), size))
+        parts = [part for step in steps for part in _side_by_side(step)]
+        self._buffered_inputs = parts
+        return parts[self._step % len(parts)]
+
+    def _compute_loss(self, model, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        "Take TRL's loss with the method's advantages, add the method's own; or take that alone"
+        method: Method = self.method
+        loss: Any = 0.0
+        if not method.alone:
+            self.under_way = inputs
+            loss = super()._compute_loss(model, inputs)
+        if method.loss:
+            with self.accelerator.autocast():
+                loss = loss + _noted(
+                    self, method.loss(model, inputs | {"weights": _token_weights(self, inputs)})
+                )
+        return loss
+
+    def _get_per_token_logps_and_entropies(
+        self, model, input_ids, attention_mask, logits_to_keep, *rest, **options
+    ) -> tuple:
+        "Compute log-probabilities, and of them the advantages of a method with a signal"
+        inputs, self.under_way = self.under_way, None
+        signal = self.method.signal if inputs is not None else None
+        if _can_pack(self, model):
+            outputs = _packed_logps(self, model, input_ids, attention_mask, logits_to_keep)
+        else:
+            with _positions_from(model, attention_mask) if signal else nullcontext():
+                outputs = super()._get_per_token_logps_and_entropies(
+                    model, input_ids, attention_mask, logits_to_keep, *rest, **options
+                )
+        if inputs is None or not signal:
+            return outputs
+        sampled = inputs.get("old_per_token_logps")
+        inputs["advantages"] = _noted(
+            self, signal(outputs[0].detach() if sampled is None else sampled, inputs)
+        )
+        return outputs
+
+    def evaluate(self, *_, **__) -> dict[str, float]:
+        "Measure the model, of which all processes write their share, and log the value in each"
+        if self.use_vllm:
+            self.vllm_generation.sync_weights()
+        engine = LentEngine(self.vllm_generation, holds=self.model) if self.use_vllm else None
+        with (
+            draws_kept(),
+            whole(self.model),
+            lent(self.model, self._tokenizer),
+            written_by(engine),
+            one_leads() as leads,
+        ):
+            measure = cast(Callable, self.measure)
+            value = float(measure(self.model, self._tokenizer)) if leads else math.nan
+        numbers = {"eval_validation": gather_object([value])[0]}
+        Trainer.log(self, numbers)
+        self.control = self.callback_handler.on_evaluate(
+            self.args, self.state, self.control, numbers
+        )
+        return numbers
+
+    def log(self, logs: dict[str, float], *rest) -> None:
+        "Log as TRL does, means over the steps since the last line, but tokens as their sum"
+        noted = self._metrics["train"]
+        for name in [
+            name
+            for name in noted
+            if not self.method.reward and name.startswith(("reward", "frac_reward"))
+        ]:
+            del noted[name]
+        counts = {name: sum(noted.pop(name)) for name in COUNTS if name in noted}
+        super().log(logs | counts, *rest)
+
+    def train(self, resume_from_checkpoint: str | None = None, **options) -> Any:
+        "Train as TRL does; a run that goes on reads what the method remembered"
+        if self.method.memory and resume_from_checkpoint:
+            self.method.memory.load(Path(resume_from_checkpoint) / self.method.memory.file)
+        return super().train(resume_from_checkpoint=resume_from_checkpoint, **options)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        "Write what the method remembers, then the weights; `_internal_call`: into a checkpoint"
+        if self.method.memory and _internal_call and self.args.should_save:
+            folder = Path(str(output_dir))
+            folder.mkdir(parents=True, exist_ok=True)
+            self.method.memory.save(folder / self.method.memory.file)
+        super().save_model(output_dir, _internal_call)
+
     def create_model_card(self, *_, **__) -> None:
         "TRL would write one into every checkpoint; the run folder describes itself better"
 
@@ -154,12 +272,12 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
 def _reference_by_copy(model) -> Iterator[None]:
     "Let TRL take a copy of the model for its reference"
     module: Any = sys.modules[GRPOTrainer.__module__]
-    known = module.create_model_from_path
+    original = module.create_model_from_path
     module.create_model_from_path = lambda *_, **__: copy.deepcopy(model).eval()
     try:
         yield
     finally:
-        module.create_model_from_path = known
+        module.create_model_from_path = original
 
 
 class _MemoryCallback(TrainerCallback):
@@ -174,39 +292,19 @@ class _MemoryCallback(TrainerCallback):
             self.memory.follow(model)
 
 # %% ../../nbs/training/05_trainer.ipynb #named
-def _named(
-    name: str,  # of a reward component
-):
-    "A stand-in whose name TRL logs; the values come from the method's reward"
+class _Component:
+    "One component of the method's reward, as a function of TRL; the first one has all of them made"
 
-    def reward(**_):
-        raise TrainerError(f"The reward '{name}' is computed by the method, not by TRL.")
+    def __init__(self, trainer: MethodTrainer, number: int, name: str):
+        self.trainer, self.number, self.__name__ = trainer, number, name
 
-    reward.__name__ = name
-    return reward
-
-# %% ../../nbs/training/05_trainer.ipynb #_calculate_rewards
-@patch
-def _calculate_rewards(
-    self: MethodTrainer, inputs, prompts, completions, completion_ids_list
-) -> torch.Tensor:
-    "Score the trajectories of this batch, `[B, R]`, unless the rollout has done so"
-    device, reward = self.accelerator.device, self.method.reward
-    if reward is None:
-        self.rewards = torch.zeros(len(self.trajectories), 0, device=device)
-        return self.accelerator.gather(
-            torch.full((len(self.trajectories), 1), math.nan, device=device)
-        )
-    found = _in_all(
-        lambda: (
-            _unless_failed(self.scored)
-            if self.scored is not None
-            else run_sync(reward(self.trajectories))
-        )
-    )
-    values, self.trajectories = found if isinstance(found, tuple) else (found, self.trajectories)
-    self.rewards = torch.as_tensor(values, dtype=torch.float32, device=device)
-    return self.accelerator.gather(self.rewards)
+    def __call__(self, **_) -> list[float]:
+        "Return the scores of this component, `[B]`"
+        if self.number == 0:
+            self.trainer.rewards = self.trainer.score()
+        if self.trainer.method.reward is None:
+            return [0.0] * len(self.trainer.trajectories)
+        return self.trainer.rewards[:, self.number].tolist()
 
 
 def _unless_failed(scored):
@@ -218,52 +316,17 @@ def _unless_failed(scored):
 
 def _in_all(work):
     "Do something in every process; where one fails, all stop together instead of waiting for it"
-    found = error = None
+    result = error = None
     try:
-        found = work()
+        result = work()
     except HumanLMError as e:
         error = e
-    said = gather_object([error and str(error)]) if process_count() > 1 else [error]
-    if error or any(said):
-        raise error or TrainerError(f"Another process stopped: {next(filter(None, said))}")
-    return found
-
-# %% ../../nbs/training/05_trainer.ipynb #_generate_and_score_completions
-@patch
-def _generate_and_score_completions(self: MethodTrainer, inputs: list[dict]) -> dict[str, Any]:
-    "Roll out, score, and put the method's advantage `[B]` or `[B, T]` in place of TRL's"
-    self.batch_rows = [self.rows[i["row"]] for i in inputs]
-    with nullcontext() if self.use_vllm else whole(self.model):  # vLLM has weights of its own
-        with progress_kept(self):
-            output = super(MethodTrainer, self)._generate_and_score_completions(inputs)
-        mask = output["completion_mask"] * output.get("tool_mask", 1)
-        groups = torch.tensor([t.group for t in self.trajectories], device=mask.device)
-        batch = Batch(
-            self.rewards, groups, mask.bool(), self.trajectories, self.policy, self.batch_rows
-        )
-        with whole(self.model):
-            found = self.method.advantage(batch)
-        advantages, further = found if isinstance(found, tuple) else (found, {})
-        output |= {name: tensor.to(mask.device) for name, tensor in further.items()}
-        output["advantages"] = advantages.to(mask.device, torch.float32)
-        _keep(self, batch, output["advantages"], further)
-    return output
+    errors = gather_object([error and str(error)]) if process_count() > 1 else [error]
+    if error or any(errors):
+        raise error or TrainerError(f"Another process stopped: {next(filter(None, errors))}")
+    return result
 
 # %% ../../nbs/training/05_trainer.ipynb #prepare_inputs
-@patch
-def _prepare_inputs(self: MethodTrainer, generation_batch: Any) -> Any:
-    "Write, score and split as TRL does, with equal prompts of an optimizer's step side by side"
-    before, size = self._buffered_inputs, self.args.gradient_accumulation_steps
-    inputs = super(MethodTrainer, self)._prepare_inputs(generation_batch)
-    parts: Any = self._buffered_inputs
-    if parts is before or size == 1 or not self.packs:
-        return inputs
-    steps = (parts[i : i + size] for i in range(0, len(parts), size))
-    parts = [part for step in steps for part in _side_by_side(step)]
-    self._buffered_inputs = parts
-    return parts[self._step % len(parts)]
-
-
 def _side_by_side(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     "Sort the rows of several batches by their prompts"
     prompts = [row for part in parts for row in part["prompt_ids"].tolist()]
@@ -298,45 +361,6 @@ def _token_weights(trainer, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         / share.get(trainer.loss_type, rows * mask.sum(1, keepdim=True).clamp(min=1))
         / gathered
     )
-
-
-@patch
-def _compute_loss(self: MethodTrainer, model, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-    "Take TRL's loss with the method's advantages, add the method's own; or take that alone"
-    method: Method = self.method
-    loss: Any = 0.0
-    if not method.alone:
-        self.under_way = inputs
-        loss = super(MethodTrainer, self)._compute_loss(model, inputs)
-    if method.loss:
-        with self.accelerator.autocast():
-            loss = loss + _noted(
-                self, method.loss(model, inputs | {"weights": _token_weights(self, inputs)})
-            )
-    return loss
-
-
-@patch
-def _get_per_token_logps_and_entropies(
-    self: MethodTrainer, model, input_ids, attention_mask, logits_to_keep, *rest, **options
-) -> tuple:
-    "Compute log-probabilities, and of them the advantages of a method with a signal"
-    inputs, self.under_way = self.under_way, None
-    signal = self.method.signal if inputs is not None else None
-    if _can_pack(self, model):
-        found = _packed_logps(self, model, input_ids, attention_mask, logits_to_keep)
-    else:
-        with _positions_from(model, attention_mask) if signal else nullcontext():
-            found = super(MethodTrainer, self)._get_per_token_logps_and_entropies(
-                model, input_ids, attention_mask, logits_to_keep, *rest, **options
-            )
-    if inputs is None or not signal:
-        return found
-    sampled = inputs.get("old_per_token_logps")
-    inputs["advantages"] = _noted(
-        self, signal(found[0].detach() if sampled is None else sampled, inputs)
-    )
-    return found
 
 
 def _can_pack(trainer, model) -> bool:
@@ -392,27 +416,6 @@ def _noted(trainer: MethodTrainer, found: Any) -> torch.Tensor:
         trainer._metrics["train"][name].append(every.nanmean().item())
     return tensor
 
-# %% ../../nbs/training/05_trainer.ipynb #evaluate
-@patch
-def evaluate(self: MethodTrainer, *_, **__) -> dict[str, float]:
-    "Measure the model, of which all processes write their share, and log the value in all of them"
-    if self.use_vllm:
-        self.vllm_generation.sync_weights()
-    engine = LentEngine(self.vllm_generation, holds=self.model) if self.use_vllm else None
-    with (
-        draws_kept(),
-        whole(self.model),
-        lent(self.model, self._tokenizer),
-        written_by(engine),
-        one_leads() as leads,
-    ):
-        measure = cast(Callable, self.measure)
-        value = float(measure(self.model, self._tokenizer)) if leads else math.nan
-    found = {"eval_validation": gather_object([value])[0]}
-    Trainer.log(self, found)
-    self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
-    return found
-
 # %% ../../nbs/training/05_trainer.ipynb #joined
 def _joined(a: Any, batch: Batch) -> Batch:
     "Join the batches of all processes: a mean over their means would be another number"
@@ -435,36 +438,20 @@ def _keep(
     further: dict[str, torch.Tensor],  # those `[B, T]` become signals of the trajectories
 ) -> None:
     "Attach advantages and signals, log what the method measures, write the trajectories"
-    signals = {
-        name: x.tolist()
-        for name, x in further.items()
-        if x.shape == batch.mask.shape and x.is_floating_point()
-    }
-    trainer.trajectories = [
-        replace(
-            t,
-            advantage=a if isinstance(a, float) else a[: len(t.completion_ids)],
-            signals=t.signals
-            | {name: rows[i][: len(t.completion_ids)] for name, rows in signals.items()},
-        )
-        for i, (t, a) in enumerate(zip(trainer.trajectories, advantages.tolist(), strict=True))
-    ]
-    found = (
+    trainer.trajectories = written_down(trainer.trajectories, advantages, further, batch.mask.shape)
+    numbers = (
         trainer.method.metrics(
             _joined(trainer.accelerator, batch._replace(trajectories=trainer.trajectories))
         )
         if trainer.method.metrics
         else {}
     )
-    counts = {
-        "tokens/generated": generated_tokens(trainer.trajectories),
-        "tokens/others": other_tokens(trainer.trajectories),
-    }
+    counts = token_counts(trainer.trajectories)
     _note(
         trainer,
         gather_object(
             [
-                found
+                numbers
                 | {name: float(n) for name, n in counts.items() if n or name == "tokens/generated"}
             ]
         ),
@@ -491,35 +478,3 @@ def _note(
         trainer._metrics["train"][name].append(
             sum(values) if name in COUNTS else fmean(values or [math.nan])
         )
-
-# %% ../../nbs/training/05_trainer.ipynb #log
-@patch
-def log(self: MethodTrainer, logs: dict[str, float], *rest) -> None:
-    "Log as TRL does, means over the steps since the last line, but tokens as their sum"
-    noted = self._metrics["train"]
-    for name in [
-        name
-        for name in noted
-        if not self.method.reward and name.startswith(("reward", "frac_reward"))
-    ]:
-        del noted[name]
-    counts = {name: sum(noted.pop(name)) for name in COUNTS if name in noted}
-    super(MethodTrainer, self).log(logs | counts, *rest)
-
-# %% ../../nbs/training/05_trainer.ipynb #_save_checkpoint
-@patch
-def _save_checkpoint(self: MethodTrainer, model, trial) -> None:
-    "Write the memory, then a checkpoint as TRL does"
-    if self.method.memory and self.args.should_save:
-        folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
-        folder.mkdir(parents=True, exist_ok=True)
-        self.method.memory.save(folder / self.method.memory.file)
-    super(MethodTrainer, self)._save_checkpoint(model, trial)
-
-
-@patch
-def _load_optimizer_and_scheduler(self: MethodTrainer, checkpoint: str | None) -> None:
-    "Read the last of a checkpoint as TRL does, whoever has read the weights, and the memory"
-    super(MethodTrainer, self)._load_optimizer_and_scheduler(checkpoint)
-    if self.method.memory and checkpoint:
-        self.method.memory.load(Path(checkpoint) / self.method.memory.file)

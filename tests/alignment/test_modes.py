@@ -451,29 +451,6 @@ def test_delta_is_the_dual_clip():
     )
 
 
-def test_the_paper_side_by_side(capsys):
-    assert humanlm.train.main(["--compare", *map(str, PAPER)]) == 0
-    table, shared = capsys.readouterr().out.strip().split("\n\n")
-    assert len(shared.splitlines()) > 25 and max(map(len, shared.splitlines())) < 80
-    head, _, *lines = table.splitlines()
-    assert next(line for line in lines if line.startswith("eval-only")).split()[1:5] == ["none"] * 4
-    for value in (
-        "epsilon 0.2",
-        "delta 3.0",
-        "beta 0.001",
-        "learning_rate 1e-06",
-        "num_prompts 32",
-        "max_grad_norm 1.0",
-    ):
-        assert value in shared and shared.count(value) == 1
-    assert (
-        head.split()[:5] == ["file", "asks", "thinking", "rewarded", "methods"]
-        and "variant" in head
-    )
-    assert [line.split()[0] for line in lines] == [p.stem for p in PAPER]
-    assert humanlm.train.main(["--compare", str(PAPER[0])]) == 2
-
-
 # ---- personas that lose parts in training only
 
 

@@ -647,68 +647,6 @@ def test_a_cluster_that_vanishes_ends_the_run_with_a_sentence(cluster, tmp_path)
     )
 
 
-LESSONS = [
-    "--config",
-    str(ROOT / "configs/classmate-mini.yaml"),
-    "--tasks.test_n",
-    "4",
-    "--run.methods",
-    "[classmate]",
-    *SMALL,
-    "--sft.muon_lr",
-    "0",
-    "--sft.lesson_steps",
-    "6",
-    "--sft.reader_steps",
-    "6",
-    "--sft.batch",
-    "10",
-    "--trainer.max_steps",
-    "1",
-]
-
-
-REPLIES = [
-    *HUMANLM,
-    "--run.methods",
-    "[sft]",
-    "--sft.muon_lr",
-    "0",
-    "--sft.lesson_steps",
-    "4",
-    "--sft.reply_steps",
-    "4",
-    "--sft.batch",
-    "10",
-]
-
-
-@pytest.mark.parametrize(
-    "argv, stage", [(LESSONS, "cold-start"), (REPLIES, "sft")], ids=["classmate", "humanlm"]
-)
-def test_supervised_stages_leave_the_weights_that_the_other_engine_leaves(argv, stage, tmp_path):
-    trained(tmp_path, *argv, "--run.name", "verl")
-    trained(tmp_path, *argv, "--run.name", "trl", engine=())
-    own, other = (
-        load_model(tmp_path / "runs" / name / "models" / stage).model.state_dict()
-        for name in ("verl", "trl")
-    )
-    apart, went = (
-        max((a[name] - b[name]).abs().max().item() for name in a)
-        for a, b in (
-            (own, other),
-            (own, load_model(tmp_path / "runs" / "trl" / "models" / "base").model.state_dict()),
-        )
-    )
-    losses = [
-        [row["loss"] for row in lines(tmp_path / "runs" / name, stage) if "loss" in row]
-        for name in ("verl", "trl")
-    ]
-    print(apart, went, losses)
-    assert apart < 1e-4 < 1e-2 < went
-    assert all(abs(a - b) < 1e-4 * b for a, b in zip(*losses, strict=True))
-
-
 def test_a_critic_makes_advantages_of_rewards_where_they_fall_due(tmp_path):
     trained(
         tmp_path,

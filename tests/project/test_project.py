@@ -44,7 +44,6 @@ TENSORS = {
     "classmate.rewards",
     "engines.estimators",
     "engines.cpu",
-    "engines.lessons",
 }
 HEAVY = {
     "torch",

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import socket
-import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -123,8 +122,6 @@ def hosted(folders, tmp_path_factory):
     with Hosting(
         tmp_path_factory.mktemp("host") / "classmates.json",
         *folders,
-        "--host.engine",
-        "transformers",
     ) as process:
         yield process.out
         process.end(signal.SIGTERM)
@@ -147,8 +144,7 @@ def at(models, tmp_path, key="", **settings):
     with (
         serving_app(make_app(service)) as url,
         _mapping_file(
-            tmp_path / "m.json",
-            {name: ("127.0.0.1", int(url.rpartition(":")[2])) for name in models},
+            tmp_path / "m.json", models, "127.0.0.1", int(url.rpartition(":")[2])
         ) as path,
     ):
         yield path, url, service
@@ -211,11 +207,11 @@ def test_the_file_of_those_who_answer_is_left_alone_and_what_was_left_behind_is_
     ):
         before = path.read_text()
         with pytest.raises(ConfigError, match="another host's: first answers"):
-            with _mapping_file(path, {"x": ("127.0.0.1", 9)}):
+            with _mapping_file(path, ["x"], "127.0.0.1", 9):
                 pass
         assert path.read_text() == before
     path.write_text(before)  # as a host that was killed leaves it
-    with _mapping_file(path, {"x": ("127.0.0.1", 9)}):
+    with _mapping_file(path, ["x"], "127.0.0.1", 9):
         assert [*read_mapping(path)] == ["x"]
         path.write_text(before)
     assert path.read_text() == before, "the file of another one is not taken away"
@@ -388,7 +384,7 @@ def test_a_server_that_fails_is_a_result_without_a_score_and_not_a_zero(tmp_path
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
 def test_the_end_of_the_command_leaves_neither_process_nor_file(folders, tmp_path, sign):
-    with Hosting(tmp_path / "m.json", folders[0], "--host.engine", "transformers") as process:
+    with Hosting(tmp_path / "m.json", folders[0]) as process:
         url = read_mapping(process.out)["first"].removesuffix("/v1")
         assert post(url, BEGUN | {"max_tokens": 2})[0] == 200
         assert process.end(sign) == 0 and "Traceback" not in process.stdout + process.stderr
@@ -413,8 +409,6 @@ def test_a_model_that_cannot_be_loaded_leaves_no_file(tmp_path, folders, capsys)
                 str(tmp_path / "m.json"),
                 "--host.port",
                 "0",
-                "--host.engine",
-                "transformers",
             ]
         )
         == 2
@@ -434,8 +428,6 @@ def test_a_port_in_use_is_said_before_anything_is_loaded(folders, tmp_path, caps
                     str(tmp_path / "m.json"),
                     "--host.port",
                     str(taken.getsockname()[1]),
-                    "--host.engine",
-                    "transformers",
                 ]
             )
             == 2
@@ -444,117 +436,10 @@ def test_a_port_in_use_is_said_before_anything_is_loaded(folders, tmp_path, caps
     assert "Choose another with --host.port" in said.err and "loading" not in said.out
 
 
-STUB = """#!{python}
-import json, os, sys
-from http.server import BaseHTTPRequestHandler, HTTPServer
-def option(name): return sys.argv[sys.argv.index(name) + 1]
-name = option("--served-model-name")
-open("{home}/pids", "a").write(f"{{os.getpid()}} {{option('--port')}} {{name}}\\n")
-class Handler(BaseHTTPRequestHandler):
-    def log_message(self, *_): pass
-    def do_GET(self): self.reply({{}})
-    def do_POST(self):
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if "stop" in asked["messages"][-1]["content"]:
-            print("CUDA out of memory", flush=True), os._exit(3)
-        assert asked["model"] == name and asked["continue_final_message"]
-        assert not asked["add_generation_prompt"]
-        said = {{"role": "assistant", "content": f"{{name}} goes on"}}
-        self.reply({{"choices": [{{"index": 0, "message": said, "finish_reason": "stop"}}]}})
-    def reply(self, body):
-        text = json.dumps(body).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
-HTTPServer((option("--host"), int(option("--port"))), Handler).serve_forever()
-"""
-
-
-@pytest.fixture
-def stub(tmp_path):
-    "A command that stands in for vllm, and writes down its process and port"
-    path = tmp_path / "vllm"
-    path.write_text(STUB.format(python=sys.executable, home=tmp_path))
-    path.chmod(0o755)
-    return path
-
-
-def free_ports():
-    "A port that is free, and so is the next"
-    for _ in range(99):
-        with socket.create_server(("127.0.0.1", 0)) as first:
-            port = first.getsockname()[1]
-            try:
-                socket.create_server(("127.0.0.1", port + 1)).close()
-            except OSError:
-                continue
-            return port
-
-
-def test_a_vllm_that_was_started_ends_where_the_next_cannot_start(
-    folders, stub, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setenv("HUMANLM_VLLM", str(stub))
-    port = free_ports()
-    with socket.create_server(("127.0.0.1", port + 1)):
-        assert (
-            main(
-                [
-                    "classmate",
-                    "host",
-                    *map(str, folders),
-                    "--host.out",
-                    str(tmp_path / "m.json"),
-                    "--host.port",
-                    str(port),
-                    "--host.engine",
-                    "vllm",
-                ]
-            )
-            == 2
-        )
-    assert f"Port {port + 1}" in capsys.readouterr().err and not (tmp_path / "m.json").exists()
-    ((pid, *_),) = [line.split() for line in (tmp_path / "pids").read_text().splitlines()]
-    assert not lives(int(pid))
-
-
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL, "a child ends"])
-def test_each_model_has_a_vllm_of_its_own_on_the_next_port_and_all_end_together(
-    folders, stub, tmp_path, how
-):
-    port = free_ports()
-    with Hosting(
-        tmp_path / "m.json", *folders, "--host.engine", "vllm", port=port, HUMANLM_VLLM=str(stub)
-    ) as process:
-        started = [line.split() for line in (tmp_path / "pids").read_text().splitlines()]
-        assert [(int(number), name) for _, number, name in started] == [
-            (port, "first"),
-            (port + 1, "other"),
-        ]
-        found = run_sync(ask_classmates(classmates(["first", "other"], process.out), SHOWN[:1]))
-        assert [one.texts for one in found[0]] == [("first goes on",), ("other goes on",)]
-        if how == "a child ends":
-            run_sync(
-                ask_classmates(
-                    classmates(["first"], process.out), [SHOWN[0]._replace(reasoning="stop")]
-                )
-            )
-            assert (
-                process.wait(60) == 2
-                and "The vLLM of first ended with 3" in process.stderr
-                and "CUDA out of memory" in process.stderr
-            )
-        else:
-            process.end(how)
-        until(lambda: not any(lives(int(pid)) for pid, _, _ in started))
-        until(lambda: process.out.exists() == (how == signal.SIGKILL))
-
-
 # ---- humanlm serve
 
 
-def test_serve_takes_a_model_that_is_no_simulated_user_as_it_is_and_only_when_told(
+def test_serve_refuses_a_model_that_is_no_simulated_user_which_is_hosted_as_it_is(
     folders, tmp_path, capsys
 ):
     import shutil
@@ -563,20 +448,18 @@ def test_serve_takes_a_model_that_is_no_simulated_user_as_it_is_and_only_when_to
     (own / "classmate.json").write_text('{"marks": "think"}')
     assert (
         main(["serve", "--model.name", str(own), "--dry-run"]) == 2
-        and "--serve.plain true" in capsys.readouterr().err
+        and "humanlm classmate host" in capsys.readouterr().err
     )
     with warm.Process(
         "-m",
         "humanlm",
-        "serve",
-        "--model.name",
+        "classmate",
+        "host",
         own,
-        "--serve.plain",
-        "true",
-        "--serve.port",
+        "--host.out",
+        "",
+        "--host.port",
         0,
-        "--serve.engine",
-        "transformers",
         cwd=ROOT,
     ) as process:
         until(lambda: "/v1" in process.stdout, process)

@@ -162,7 +162,7 @@ def test_the_prompt_is_the_one_of_training(service, them):
         {"role": "user", "name": "bo", "content": hostile},
     ]
     asked = read_scene(
-        service.read({"model": "tram", "messages": messages, "source": "news"}).chat,
+        service.read({"model": "tram", "messages": messages, "source": "news"}),
         service.client.levels,
     ).example
     assert asked.source == "news" and [m.name for m in asked.context] == ["mila", "HUMAN", "bo"]
@@ -253,20 +253,6 @@ def test_our_own_client(url):
     assert all(
         isinstance(r, ChatReply) and len(r.texts) == 2 and r.usage.tokens_in > 10 for r in replies
     )
-
-
-def test_a_stream_says_the_same(them):
-    whole = complete(them, seed=3, temperature=1.0, n=2)
-    pieces = list(
-        complete(
-            them, seed=3, temperature=1.0, n=2, stream=True, stream_options={"include_usage": True}
-        )
-    )
-    for i in (0, 1):
-        mine = [p.choices[0] for p in pieces if p.choices and p.choices[0].index == i]
-        assert "".join(c.delta.content or "" for c in mine) == whole.choices[i].message.content
-        assert mine[-1].finish_reason == whole.choices[i].finish_reason
-    assert pieces[-1].usage == whole.usage and {p.id for p in pieces} == {pieces[0].id}
 
 
 # ---- together

@@ -14,7 +14,6 @@ from humanlm.methods.policies import ScriptedPolicy
 from humanlm.methods.sampling import RolloutConfig
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
-from humanlm.rewards.judge_settings import JudgeConfig, make_judge
 from humanlm.serving.talk import Talk, typed
 from humanlm.talk import _asked_number, _converse, _TalkConfig, main
 from humanlm.worlds.mini import WorldConfig, make_world
@@ -32,44 +31,38 @@ def setup_of(texts, thinking="off", **more):
 
 
 TRUTH = EXAMPLE.states | {"response": EXAMPLE.reply}
-ORACLE = make_judge(JudgeConfig("oracle"), WORLD)
 
 
 @pytest.fixture
 def talk():
-    return Talk(setup_of(TRUTH, "hetero"), EXAMPLES, ORACLE)
+    return Talk(setup_of(TRUTH, "hetero"), EXAMPLES)
 
 
 # ---- what was said
 
 
-def test_levels_come_one_by_one_and_the_judge_last(talk):
+def test_levels_come_one_by_one(talk):
     seen = list(talk.follow(EXAMPLE))
-    assert [list(t.said)[-1] for t in seen[:-1]] == list(LEVELS) and [
-        t.evaluation is None for t in seen
-    ] == [True] * 7 + [False]
+    assert [list(t.said)[-1] for t in seen] == list(LEVELS)
     told = seen[-1]
     assert (
         {level: told.text(level) for level in LEVELS} == TRUTH
         and told.thought("response") == "a thought."
         and told.thought("goal") == ""
     )
-    assert {told.score(level).value for level in LEVELS} == {1.0} and told.judge == ORACLE.name
 
 
 def test_a_model_that_writes_all_levels_at_once_is_shown_level_by_level():
     joint = "".join(f"<{level}>{text}</{level}>" for level, text in TRUTH.items())
     script = PolicySetup(ScriptedPolicy(lambda row, copy: joint), HierarchyConfig(asks="together"))
-    told = Talk(script, judge=ORACLE).ask(EXAMPLE)
-    assert {level: told.text(level) for level in LEVELS} == TRUTH and {
-        told.score(level).value for level in LEVELS
-    } == {1.0}
+    told = Talk(script).ask(EXAMPLE)
+    assert {level: told.text(level) for level in LEVELS} == TRUTH
 
 
 def test_a_composed_reply_is_shown_after_the_states_it_was_told():
     setup = setup_of(TRUTH, "hetero")._replace(compose=True)
     setup.policy.script["response"] = f"<response>{EXAMPLE.reply}</response>"
-    told = Talk(setup, judge=ORACLE).ask(EXAMPLE)
+    told = Talk(setup).ask(EXAMPLE)
     assert (
         told.thought("response").splitlines()
         == [f"<{level}>{EXAMPLE.states[level]}" for level in TRACE]
@@ -82,23 +75,10 @@ def test_broken_forms_are_heard_and_named():
     told = Talk(
         PolicySetup(
             ScriptedPolicy({n: "hm" if n != "response" else "no tags at all" for n in LEVELS})
-        ),
-        judge=ORACLE,
+        )
     ).ask(EXAMPLE)
     assert told.text("response") == "no tags at all" and told.text("goal") == ""
-    page = str(told)
-    assert page.count("(missing)") == 7 and "0.00 bad format" in page
-
-
-def test_a_judge_that_fails_is_no_zero():
-    class Silent:
-        name = "silent"
-
-        async def __call__(self, request):
-            return []
-
-    told = Talk(setup_of(dict.fromkeys(LEVELS, "something else")), judge=Silent()).ask(EXAMPLE)
-    assert "no score" in str(told) and told.score("response").status == "judge failed"
+    assert str(told).count("(missing)") == 7
 
 
 def test_a_conversation_goes_on_without_a_real_reply(talk):
@@ -107,7 +87,7 @@ def test_a_conversation_goes_on_without_a_real_reply(talk):
         (EXAMPLE.user_id, EXAMPLE.reply),
         ("you", "Are you sure?"),
     ]
-    assert told.evaluation is None and told.example.states is None and "real reply" not in str(told)
+    assert told.example.states is None and "real reply" not in str(told)
 
 
 def test_what_is_typed_is_read_as_it_is_shown():
@@ -138,7 +118,7 @@ def test_people_are_listed_and_chosen_by_number(talk, capsys):
     out = capsys.readouterr().out
     assert (
         f"2. {EXAMPLES[2].user_id} on:" in out
-        and "judge           oracle" in out
+        and "real reply" in out
         and "Really?" in out
         and out.count("reply  ") >= 2
     )
@@ -187,14 +167,14 @@ def run(tmp_path_factory):
     return home
 
 
-def test_the_command_brings_rows_and_judge_of_the_run(run, monkeypatch):
+def test_the_command_brings_rows_of_the_run(run, monkeypatch):
     done = warm.run(
         "-m", "humanlm.talk", "--model.name", "mini", stdin="0\nWhy?\n", cwd=run.parent.parent
     )
     assert done.returncode == 0, done.stderr
     assert (
         EXAMPLE.reply[:30] in done.stdout
-        and "judge           oracle" in done.stdout
+        and "real reply" in done.stdout
         and done.stdout.count("stance  ") >= 2
     )
 

@@ -771,8 +771,7 @@ def test_a_lent_engine_writes_what_models_are_asked_with_the_caps_and_stop_strin
     )
 
 
-@pytest.mark.parametrize("own", [{}, {"min_p": 0.0}], ids=["our generation", "that of TRL"])
-def test_a_rollout_draws_in_training_as_its_sampling_says(made, tmp_path, own):
+def test_a_rollout_draws_in_training_as_its_sampling_says(made, tmp_path):
     "ReMax compares with the likeliest response; draws of a seed come back"
     texts = {}
 
@@ -787,7 +786,7 @@ def test_a_rollout_draws_in_training_as_its_sampling_says(made, tmp_path, own):
         return await written([[30], [31, 32]] * 4)(rows, policy)
 
     method = Method(rollout, by_group, EvenTokens())
-    t = trainer(made, method, tmp_path, options=PLAIN_SGD | own)
+    t = trainer(made, method, tmp_path, options=PLAIN_SGD)
     t.train()
     rows, stops = t.batch_rows, [row["stop"] for row in t.batch_rows]
     asked = [ROWS[i % len(ROWS)] for i in (0, 0, 0, 0, 1, 1, 1, 1)]
