@@ -286,8 +286,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                        'humanlm/alignment/recipe.py'),
                                           'humanlm.alignment.recipe.HumanLM.teaches': ( 'alignment/recipe.html#humanlm.teaches',
                                                                                         'humanlm/alignment/recipe.py'),
-                                          'humanlm.alignment.recipe.HumanLM.traits': ( 'alignment/recipe.html#humanlm.traits',
-                                                                                       'humanlm/alignment/recipe.py'),
                                           'humanlm.alignment.recipe.HumanLM.vocabulary': ( 'alignment/recipe.html#humanlm.vocabulary',
                                                                                            'humanlm/alignment/recipe.py'),
                                           'humanlm.alignment.recipe._AlignmentWork': ( 'alignment/recipe.html#_alignmentwork',

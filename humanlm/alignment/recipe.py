@@ -494,14 +494,6 @@ class HumanLM(Recipe):
     def stage_plans(self, s: Settings) -> list[StagePlan]:
         return [_stage_plan(s, name) for name in ("cold-start", *s.run.methods)]
 
-    def traits(self, s: Settings) -> dict[str, str]:
-        "What the modes ask for, whether they think, and what is rewarded"
-        modes = [MODES[name] for name in s.run.methods]
-        thinking = [hierarchy_of(s, name).thinking for name in s.run.methods]
-        asks, rewarded = [mode.asks for mode in modes], [mode.rewarded for mode in modes]
-        columns = {"asks": asks, "thinking": thinking, "rewarded": rewarded}
-        return {name: ", ".join(dict.fromkeys(of)) or "none" for name, of in columns.items()}
-
     def sections(self) -> Mapping[str, tuple]:
         from humanlm.alignment.sections import SECTIONS
 

@@ -31,8 +31,6 @@ from humanlm.data.trajectory import load_trajectories
 from humanlm.hierarchy.prompts import closing, markup, opening
 from humanlm.models.checkpoints import load_model
 from humanlm.models.config import END, START
-from humanlm.studies.comparison import _plan as plan_of
-from humanlm.studies.tasks import prepare
 from humanlm.training.policy import TrainerPolicy
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -340,37 +338,6 @@ def test_a_supervised_stage_killed_in_its_first_checkpoint_starts_again_with_the
 def answers(folder: Path, name: str) -> list[tuple]:
     "What a model said to each held-out row, and its scores"
     return [(e["texts"], e["scores"]) for e in read_jsonl(folder / "evaluations" / f"{name}.jsonl")]
-
-
-@pytest.mark.long
-def test_a_model_that_is_asked_under_another_template_is_named(whole, tmp_path, capsys):
-    "8.2 V13: a run asks its models as it trained them; whoever asks otherwise is told so"
-    assert humanlm.eval.main(["compare", str(whole)]) == 2  # no such word
-    c = prepare([str(whole), "--run.out", str(tmp_path)])
-    assert {task.asked_otherwise(c.rows.examples[0]) for task in c.tasks} == {""}
-    shutil.copytree(whole / "models" / "humanlm", tmp_path / "mine")
-    line = [
-        str(tmp_path / "mine"),
-        "--config",
-        str(whole / "config.yaml"),
-        "--run.out",
-        str(tmp_path),
-        "--run.name",
-        "other",
-    ]
-    assert "not asked as it was trained" not in plan_of(prepare(line))
-    line += ["--hierarchy.prompt", "full"]
-    assert "its template, prompt would differ" in plan_of(
-        prepare([*line, "--model.template", "wildchat"])
-    )
-    said = "Warning: mine is not asked as it was trained: its prompt would differ"
-    capsys.readouterr()
-    assert humanlm.eval.main(line) == 0
-    assert said in capsys.readouterr().err
-    assert any(
-        warning.startswith(said)
-        for warning in json.loads((tmp_path / "other" / "run.json").read_text())["warnings"]
-    )
 
 
 @pytest.mark.long
