@@ -5802,6 +5802,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                        'humanlm/serving/service.py'),
                                          'humanlm.serving.service._error_body': ( 'serving/service.html#_error_body',
                                                                                   'humanlm/serving/service.py'),
+                                         'humanlm.serving.service._events': ('serving/service.html#_events', 'humanlm/serving/service.py'),
                                          'humanlm.serving.service._message_of': ( 'serving/service.html#_message_of',
                                                                                   'humanlm/serving/service.py'),
                                          'humanlm.serving.service._read_request': ( 'serving/service.html#_read_request',

@@ -21,9 +21,10 @@ import msgspec
 from ..alignment.scenes import RequestError, read_scene
 from ..alignment.simulator import SimulatorClient, Speech, Utterance
 from ..clients.protocol import ChatRequest, LLMError
-from ..core.basics import ConfigError, near_miss, require, shorten
+from ..core.basics import ConfigError, near_miss, require, shorten, to_json
 from humanlm.core.web import (
     LOCAL,
+    answer,
     answer_json,
     check_key,
     read_json,
@@ -189,6 +190,8 @@ class _SimulatorBody(ChatBody, kw_only=True):
     level: Any = None
     source: Any = None
     states: Any = None
+    stream: bool | None = None
+    stream_options: dict[str, Any] | None = None
 
 
 OURS = ("persona", "level", "source", "states")
@@ -236,6 +239,19 @@ def answers_body(
         "choices": choices,
         "usage": usage,
     }
+
+
+def _events(answer: dict, usage: bool) -> Iterator[str]:
+    "Server-sent events of a whole answer, for programs that ask for a stream"
+    head = {name: answer[name] for name in ("id", "created", "model")}
+    head |= {"object": "chat.completion.chunk"}
+    for choice in answer["choices"]:
+        for delta, finish in ((choice["message"], None), ({}, choice["finish_reason"])):
+            piece = {"index": choice["index"], "delta": delta, "finish_reason": finish}
+            yield to_json(head | {"choices": [piece]})
+    if usage:
+        yield to_json(head | {"choices": [], "usage": answer["usage"]})
+    yield "[DONE]"
 
 
 def usage_body(tokens_in: int, tokens_out: int) -> dict[str, int]:
@@ -326,9 +342,14 @@ class Service(ChatService):
         return await self.ask(self.client.answer(question))
 
     async def respond(self, request: Any) -> Any:
-        question = self.read(await read_json(request, self.config.max_body))
-        speech = await unless_gone(request, self.answer(question))
-        return answer_json(_completion_body(self.name, speech))
+        body = await read_json(request, self.config.max_body)
+        speech = await unless_gone(request, self.answer(self.read(body)))
+        completion = _completion_body(self.name, speech)
+        if not body.get("stream"):
+            return answer_json(completion)
+        usage = (body.get("stream_options") or {}).get("include_usage")
+        text = "".join(f"data: {event}\n\n" for event in _events(completion, bool(usage)))
+        return answer(text, "text/event-stream")
 
     def listed(self) -> list[dict]:
         return [model | {"levels": list(self.client.levels)} for model in super().listed()]
