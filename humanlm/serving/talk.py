@@ -122,9 +122,9 @@ class Talk:
         setup, said = self.client.setup, {}
         together = setup.hierarchy.asks == "together"
         for levels in [None] if together else [[level] for level in self.client.levels]:
-            states = {
-                level: u.text for level, u in said.items() if u.is_read
-            }  # of composed replies
+            states = None
+            if self.client.compose:
+                states = {level: u.text for level, u in said.items() if u.is_read}
             sampling = replace(setup.sampling, seed=seed)
             answers = run_sync(self.client.say(example, levels, sampling, states))
             for level, answer in answers.items():

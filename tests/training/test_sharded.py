@@ -26,6 +26,7 @@ CONFIG = {
     "world": {"users": 24, "replies_per_user": 8},
     "model": {"vocab": 700, "hidden": 48, "heads": 3, "kv_heads": 3, "mlp": 96},
     "hierarchy": {
+        "path": str(Path(__file__).with_name("lowest.json")),
         "levels": ["stance", "response"],
         "state_tokens": 16,
         "response_tokens": 16,
@@ -36,7 +37,6 @@ CONFIG = {
     "judge": {"model": "rule"},
     "test_judge": {"model": "rule"},
     "reward": {"extra": "own:even"},
-    "prefixes": {"threshold": 0.0},
     "eval": {"bootstrap": 20},
     "trainer": {
         "optim": "sgd",
