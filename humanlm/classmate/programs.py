@@ -274,7 +274,7 @@ class _ProgramKeeper:
             "root": not os.getuid(),
             "shown": ["/usr", "/lib", "/lib64", "/bin", sys.base_prefix],
         }
-        program = str(files("humanlm") / "sandbox" / "cell.py")
+        program = str(files("humanlm") / "classmate" / "cell.py")
         self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, TemporaryFile() as errors:
             self._process = subprocess.Popen(
