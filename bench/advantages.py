@@ -11,7 +11,7 @@ from collections import defaultdict
 import torch
 from common import ratio
 
-from humanlm.methods.advantages import broadcast, group_advantages
+from humanlm.training.advantages import broadcast, group_advantages
 from humanlm.training.run import keep_memory
 
 B, T, G = 1024, 1024, 8

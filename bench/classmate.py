@@ -36,13 +36,13 @@ from common import ROOT, Clock, in_turns, median_ratio, ratio
 
 from humanlm.classmate.classmates import AnswerRewardConfig, Classmate, ClassmateConfig
 from humanlm.classmate.method import AnswerScorer, ReasoningRollout, ResponseReader
+from humanlm.classmate.programs import Sandbox, SandboxConfig
 from humanlm.classmate.reasoning import MARKS, ReasoningReader, text_span, token_pieces
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.limits import Limits
 from humanlm.core.basics import run_sync
-from humanlm.methods.functions import ask_row
 from humanlm.models.config import train_tokenizer
-from humanlm.sandbox.programs import Sandbox, SandboxConfig
+from humanlm.training.functions import ask_row
 
 PROGRAM, TEST = "def more(n): return n + 1", "assert more(1) == 2"
 

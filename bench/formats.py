@@ -17,8 +17,8 @@ from hashlib import sha256
 from common import Clock, in_turns, ratio
 from raw_rows import ROWS, forwarded, mail, original
 
-from humanlm.logs.mail import read_mail
-from humanlm.logs.rows import map_row
+from humanlm.data.mail import read_mail
+from humanlm.data.rows import map_row
 
 PIECES = (
     "From: a\n",

@@ -18,7 +18,7 @@ heads head_dim, by seconds and `peak_flops`: W are the weights of linear layers 
 completions only), k is 6, or 4 where they are frozen; pairs are those of a token with one it sees;
 what is computed again does not count. The peak is the data sheet's, dense, in bfloat16, else that
 of a product of two matrices (`matmul_flops`). `memory` is the most that torch held, `plan` what
-`humanlm.hardware.memory` says of an update by rows, without its "else"; both in GiB.
+`humanlm.training.memory` says of an update by rows, without its "else"; both in GiB.
 
 Each part has its share of the time, the file is written after each line, and nothing runs on for
 more than 10 s behind `--seconds`. null: not run, or not to be had; `reason` says why.
@@ -47,12 +47,12 @@ from torch.nn.attention import SDPBackend
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from humanlm.hardware.memory import GiB, Load, Shape, StagePlan, memory
 from humanlm.models.bits import Span, span_logps
 from humanlm.models.checkpoints import LoadedModel, add_adapter
 from humanlm.models.config import ModelConfig, train_tokenizer
 from humanlm.models.logps import token_logps
 from humanlm.models.packing import pack
+from humanlm.training.memory import GiB, Load, Shape, StagePlan, memory
 from humanlm.training.run import keep_memory
 
 GPU = torch.cuda.is_available()

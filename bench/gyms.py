@@ -92,7 +92,7 @@ def gyms(seconds, only):
 def credit(rounds=15, B=1024, T=8192, K=16):
     import torch
 
-    from humanlm.methods.advantages import turn_advantages
+    from humanlm.training.advantages import turn_advantages
 
     rng, times = random.Random(0), []
     starts = [[0, *sorted(rng.sample(range(1, T), K - 1))] for _ in range(B)]
@@ -150,11 +150,11 @@ def rollout(rounds=5):
     import torch
 
     from humanlm.core.basics import run_sync
-    from humanlm.methods.dialogues import multi_turn
-    from humanlm.methods.policies import ModelPolicy
     from humanlm.models.checkpoints import make_model
     from humanlm.models.config import ModelConfig
     from humanlm.models.generation import generate
+    from humanlm.training.dialogues import multi_turn
+    from humanlm.training.policies import ModelPolicy
 
     torch.set_num_threads(1)
     words = (

@@ -22,14 +22,14 @@ from common import in_turns, median_ratio, ratio
 from humanlm.core.config import read_yaml
 from humanlm.hierarchy.levels import LEVELS
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening
-from humanlm.methods.advantages import group_advantages
-from humanlm.methods.method import Method
-from humanlm.methods.rollouts import single_turn
-from humanlm.methods.shares import scored_in_parts
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
+from humanlm.training.advantages import group_advantages
+from humanlm.training.method import Method
 from humanlm.training.options import trainer_args
+from humanlm.training.rollouts import single_turn
 from humanlm.training.run import keep_memory
+from humanlm.training.shares import scored_in_parts
 from humanlm.training.trainer import MethodTrainer
 from humanlm.worlds.mini import WorldConfig, make_world
 

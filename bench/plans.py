@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from humanlm.core.config import read_yaml
-from humanlm.hardware.memory import GPUS
+from humanlm.training.memory import GPUS
 from humanlm.training.run import gpu_plan, read_settings
 
 CONFIGS = Path(__file__).parents[1] / "configs"

@@ -23,12 +23,12 @@ from common import Clock, in_turns, ratio
 from datasets import Dataset
 from trl import GRPOTrainer
 
-from humanlm.methods.advantages import group_advantages
-from humanlm.methods.method import Method
-from humanlm.methods.rollouts import single_turn
 from humanlm.models.checkpoints import add_adapter, load_model
 from humanlm.models.config import ModelConfig
+from humanlm.training.advantages import group_advantages
+from humanlm.training.method import Method
 from humanlm.training.options import trainer_args
+from humanlm.training.rollouts import single_turn
 from humanlm.training.run import keep_memory
 from humanlm.training.trainer import MethodTrainer
 

@@ -25,7 +25,6 @@ import torch
 from common import median_ratio, ratio
 from transformers import TrainerCallback
 
-from humanlm.methods.losses import divergence, in_chunks
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.logps import CompletionStates
@@ -37,6 +36,7 @@ from humanlm.sdpo.hindsight import (
     contexts,
 )
 from humanlm.sdpo.method import logged_row, offline, sdpo_method
+from humanlm.training.losses import divergence, in_chunks
 from humanlm.training.options import trainer_args
 from humanlm.training.run import keep_memory
 from humanlm.training.trainer import MethodTrainer

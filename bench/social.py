@@ -26,11 +26,11 @@ from pathlib import Path
 from common import Clock, in_turns, median_ratio, ratio
 from replay import Replay, slow_answer
 
-from humanlm.stories.answers import answer, baselines, memory_answer, to_context
-from humanlm.stories.generation import TOMI_KINDS, generate, hitom_story, tomi_story
-from humanlm.stories.language import parse_sentence, read_question
-from humanlm.stories.memories import structural_score
-from humanlm.stories.world import read_story
+from humanlm.social.answers import answer, baselines, memory_answer, to_context
+from humanlm.social.generation import TOMI_KINDS, generate, hitom_story, tomi_story
+from humanlm.social.language import parse_sentence, read_question
+from humanlm.social.memories import structural_score
+from humanlm.social.world import read_story
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "/nowhere"), "hi_tom/hi_tom.jsonl")
 

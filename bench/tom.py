@@ -27,15 +27,15 @@ from pathlib import Path
 
 from common import Clock, in_turns, median_ratio, ratio, serving
 
-from humanlm.benchmarks.questions import BenchmarkItem
-from humanlm.benchmarks.sets import benchmarks
 from humanlm.clients.client import chat_all
 from humanlm.clients.limits import Limits
 from humanlm.clients.names import vllm_client
-from humanlm.harness.answers import AnswerConfig, Asker, shown
-from humanlm.harness.contexts import write_stories
-from humanlm.harness.respondent import AnswerFile, Respondent, answer_all
 from humanlm.social.parsing import StoredParser, SymbolicParser
+from humanlm.tom.answers import AnswerConfig, Asker, shown
+from humanlm.tom.contexts import write_stories
+from humanlm.tom.questions import BenchmarkItem
+from humanlm.tom.respondent import AnswerFile, Respondent, answer_all
+from humanlm.tom.sets import benchmarks
 
 CONCURRENCY, LATENCY = 64, 0.05
 SAYS = (

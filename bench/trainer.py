@@ -32,13 +32,13 @@ from trl import GRPOTrainer
 from humanlm.core.config import read_yaml
 from humanlm.hierarchy.levels import LEVELS
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening
-from humanlm.methods.advantages import group_advantages
-from humanlm.methods.method import Method
-from humanlm.methods.rollouts import single_turn
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.prompts import render
+from humanlm.training.advantages import group_advantages
+from humanlm.training.method import Method
 from humanlm.training.options import trainer_args
+from humanlm.training.rollouts import single_turn
 from humanlm.training.run import keep_memory
 from humanlm.training.trainer import MethodTrainer
 from humanlm.worlds.mini import WorldConfig, make_world

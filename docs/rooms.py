@@ -17,44 +17,34 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # From the ground up: a room imports only rooms before it. Systems never import each other.
 ROOMS = (
-    "core data logs clients models hierarchy corpus hardware worlds stories rewards evaluation "
-    "fidelity methods training sandbox alignment sdpo classmate social gyms "
-    "environments benchmarks harness serving engines studies"
+    "core data clients models hierarchy corpus worlds rewards evaluation "
+    "training alignment sdpo classmate social gyms tom serving engines studies"
 ).split()
 SYSTEMS = {"alignment", "sdpo", "classmate", "gyms", "social"}
 LIGHT = (
-    "core data logs clients worlds stories hierarchy corpus sandbox evaluation fidelity "
-    "social gyms environments benchmarks harness"
+    "core data clients worlds hierarchy corpus evaluation social gyms tom"
 ).split()  # their pages run where torch is not installed
-ONLY_IN = {"trl": "training", "deepspeed": "hardware", "verl": "engines", "ray": "engines"}
+ONLY_IN = {"trl": "training", "deepspeed": "training", "verl": "engines", "ray": "engines"}
 DOOR = 50  # the number of a door's module in its room; pages that build on it start at 51
 
 # What each room is for, in a line of the map (docs/map.py), in the same order.
 ABOUT = {
     "core": "what every room needs",
-    "data": "people and what they wrote",
-    "logs": "mail, threads and published formats, read",
+    "data": "people and what they wrote, read from any form",
     "clients": "ask chat models, within limits and a budget",
     "models": "weights: build, load, write, score",
     "hierarchy": "which latent states there are, and asking",
-    "corpus": "from logs to training sets on disk",
-    "hardware": "memory of a run",
-    "worlds": "made-up people and shops whose truth is known",
-    "stories": "who saw what in a text, read by rule",
+    "corpus": "from messages to training sets on disk",
+    "worlds": "made-up people whose truth is known",
     "rewards": "from text to a number with a reason",
-    "evaluation": "compare anything, with intervals",
-    "fidelity": "how human simulated users write",
-    "methods": "rollouts, rewards, advantages, losses",
-    "training": "one trainer for every method",
-    "sandbox": "programs of models, contained",
+    "evaluation": "compare anything, with intervals; how human",
+    "training": "rollout, reward, advantage, loss: one trainer",
     "alignment": "HumanLM",
     "sdpo": "SDPO",
     "classmate": "Classmate",
     "social": "social worlds",
     "gyms": "UserRL",
-    "environments": "the gyms of UserRL and two of our own",
-    "benchmarks": "Theory-of-Mind question sets",
-    "harness": "asking question sets: ways, contexts, runs",
+    "tom": "Theory-of-Mind question sets, asked",
     "serving": "trained simulators for other people",
     "engines": "the same methods on many machines",
     "studies": "comparisons of systems, experiments",

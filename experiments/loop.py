@@ -25,9 +25,9 @@ from humanlm.clients.limits import in_turn
 from humanlm.core.basics import atomic_write, read_jsonl, require, run_sync, to_json, write_jsonl
 from humanlm.core.config import Settings
 from humanlm.core.stats import Bootstrap, Interval, known_mean, pearson, spearman
-from humanlm.environments.people import VIEWS, PolitePerson, values_heard
 from humanlm.evaluation.measured import Measurement, load_measured, score_table
 from humanlm.evaluation.outcome import Arms, Table, rounded
+from humanlm.gyms.people import VIEWS, PolitePerson, values_heard
 from humanlm.gyms.protocol import Environment, Gym, ToolCall, UserError, find_gym, spoken
 from humanlm.gyms.recipe import PARTS
 from humanlm.gyms.users import GymUserConfig, check_plays
@@ -261,7 +261,7 @@ class FollowupLearner:
         "Train on answers in scenes; give the true worth of recommendations on the way"
         import torch
 
-        from humanlm.methods.losses import policy_loss, token_shares, token_signal
+        from humanlm.training.losses import policy_loss, token_shares, token_signal
 
         phrases, curve = sorted({phrase for scene in some for phrase in scene.persona}), []
         personas = torch.tensor(

@@ -24,8 +24,8 @@ from .corpus.people import find_evidence, settle
 from .corpus.personas import FRAME, PERSONA_TOKENS
 from .corpus.rows import THOUGHT, THOUGHT_TOKENS
 from .corpus.store import RowStore
+from .data.fields import NOTES
 from .data.files import on_hub, row_files
-from .logs.fields import NOTES
 from .models.settings import Estimate, estimate
 
 # %% ../nbs/82_humanual.ipynb #_Forecast

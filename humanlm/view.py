@@ -18,8 +18,8 @@ from .core.html import Html, tag
 from .core.web import address, listen, serve_app
 from .data.trajectory import Trajectory
 from .evaluation.viewer import RunViewer
-from .stories.contexts import read_contexts
-from .stories.memories import decode
+from .social.contexts import read_contexts
+from .social.memories import decode
 
 # %% ../nbs/92_view.ipynb #context_html
 def _context_html(record: Any) -> Html:  # empty: it holds no context

@@ -1,5 +1,5 @@
 """A second simulator of generated stories, slow and obvious, that shares no code with
-`humanlm.stories.world`.
+`humanlm.social.world`.
 
 It reads sentences by cutting them at fixed words, finds the room of a container by looking ahead
 in the text, and keeps one table of everybody's beliefs: an entry for every chain of people and
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise, product
 
-from humanlm.stories.generation import Tale
+from humanlm.social.generation import Tale
 
 
 @lru_cache

@@ -43,8 +43,6 @@ from humanlm.hierarchy.prompts import (
     opening,
     target,
 )
-from ..methods.policies import ModelPolicy, RolloutError
-from ..methods.sampling import Sampling
 from humanlm.models.bits import (
     NGram,
     Score,
@@ -54,6 +52,8 @@ from humanlm.models.bits import (
     served_logps,
     span_logps,
 )
+from ..training.policies import ModelPolicy, RolloutError
+from ..training.sampling import Sampling
 
 # %% ../../nbs/alignment/04_bits.ipynb #span
 def reply_span(

@@ -21,8 +21,6 @@ from ..core.runs import read_record
 from ..data.records import Example, Persona, from_dict
 from ..hierarchy.composed import StateSource
 from ..hierarchy.prompts import SPEAKER, HierarchyConfig, make_rows, token_cap
-from ..methods.policies import ModelPolicy, RolloutError
-from ..methods.sampling import RolloutConfig, Sampling
 from humanlm.models.checkpoints import (
     CONTRACT_FILES,
     in_slices,
@@ -33,6 +31,8 @@ from humanlm.models.checkpoints import (
 )
 from ..models.config import ModelConfig
 from ..models.gguf import gguf_file
+from ..training.policies import ModelPolicy, RolloutError
+from ..training.sampling import RolloutConfig, Sampling
 
 # %% ../../nbs/alignment/01_contract.ipynb #_levels_json
 def _levels_json(levels):

@@ -50,9 +50,6 @@ from humanlm.evaluation.measured import (
 from ..hierarchy.composed import StateSource, check_composed, compose
 from ..hierarchy.parsing import ParsePolicy, thought_of
 from ..hierarchy.prompts import HierarchyConfig, make_rows
-from ..methods.policies import ChatPolicy, ModelPolicy, Policy
-from ..methods.rollouts import single_turn
-from ..methods.sampling import Sampling
 from ..rewards.judge_settings import other_judge, readable, same_judge_warning
 from humanlm.rewards.scoring import (
     Judge,
@@ -64,6 +61,9 @@ from humanlm.rewards.scoring import (
 )
 from ..rewards.texts import check_text_metric, is_text_metric, text_scores
 from ..rewards.verdicts import score_aspects
+from ..training.policies import ChatPolicy, ModelPolicy, Policy
+from ..training.rollouts import single_turn
+from ..training.sampling import Sampling
 from ..worlds.mini import SyntheticWorld
 from ..worlds.oracle import predictor_texts
 

@@ -24,13 +24,13 @@ from ..data.trajectory import Trajectory
 from ..hierarchy.composed import StateSource, compose
 from ..hierarchy.parsing import ParsePolicy
 from ..hierarchy.prompts import HierarchyConfig
-from ..methods.functions import group_advantage
-from ..methods.method import Batch, Method
-from ..methods.policies import Policy
-from ..methods.rollouts import Rollout, single_turn
-from ..methods.shares import from_everywhere, scored_in_parts, together
 from ..rewards.reward import AlignmentReward, combine, own_reward, requests_by_row
 from ..rewards.scoring import Judge
+from ..training.functions import group_advantage
+from ..training.method import Batch, Method
+from ..training.policies import Policy
+from ..training.rollouts import Rollout, single_turn
+from ..training.shares import from_everywhere, scored_in_parts, together
 
 # %% ../../nbs/30_grpo.ipynb #endless
 def _endless(rows: Sequence[dict], rng: random.Random) -> Iterator[dict]:

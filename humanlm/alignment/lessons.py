@@ -34,8 +34,8 @@ from humanlm.hierarchy.prompts import (
     target,
     token_cap,
 )
-from ..methods.rollouts import require_room, sft_row, tokens_needed
 from ..rewards.matching import rule_state
+from ..training.rollouts import require_room, sft_row, tokens_needed
 from ..worlds.mini import SyntheticWorld, needed_phrases
 from ..worlds.sources import Data
 from ..worlds.states import States

@@ -29,14 +29,14 @@ from ..data.records import Example
 from ..data.trajectory import Score, Trajectory
 from ..hierarchy.composed import StateSource
 from ..hierarchy.prompts import HierarchyConfig, parts_text
-from ..methods.method import Advantage, Batch, Method
-from ..methods.policies import ModelPolicy, Policy
-from ..methods.sampling import Sampling
 from ..models.bits import Span, byte_count, span_logps
 from ..rewards.judge_settings import LIKELIHOOD
 from ..rewards.reward import AlignmentReward
 from ..rewards.scoring import format_score
+from ..training.method import Advantage, Batch, Method
+from ..training.policies import ModelPolicy, Policy
 from ..training.run import Run
+from ..training.sampling import Sampling
 
 # %% ../../nbs/alignment/10_likelihood.ipynb #group_credits
 FAULT = 0.03  # nats a byte

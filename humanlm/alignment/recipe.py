@@ -68,6 +68,8 @@ from ..core.plugins import is_plugin, load_plugin
 from ..core.runs import is_main_process
 from ..data.dataset import DataConfig, data_fingerprint, dataset_card
 from ..data.records import Example, Message, Persona
+from ..evaluation.detection import told_apart
+from ..evaluation.dialogues import reply_dialogues
 from humanlm.evaluation.measured import (
     ALL,
     AUC,
@@ -78,9 +80,6 @@ from humanlm.evaluation.measured import (
     load_measured,
     save_measured,
 )
-from ..fidelity.detection import told_apart
-from ..fidelity.dialogues import reply_dialogues
-from ..hardware.memory import StagePlan
 from ..hierarchy.composed import check_composed
 from ..hierarchy.levels import LEVELS
 from humanlm.hierarchy.prompts import (
@@ -90,7 +89,6 @@ from humanlm.hierarchy.prompts import (
     opening,
     parts_text,
 )
-from ..methods.method import AdvantageConfig
 from ..models.settings import require_model
 from humanlm.rewards.judge_settings import (
     LIKELIHOOD,
@@ -105,6 +103,8 @@ from humanlm.rewards.judge_settings import (
 )
 from ..rewards.reward import RewardConfig
 from ..rewards.scoring import Judge
+from ..training.memory import StagePlan
+from ..training.method import AdvantageConfig
 from ..training.recipe import Recipe, Stage, Work
 from ..training.run import Run, planned_steps
 from ..training.stages import learn, lessons, step_plan

@@ -17,7 +17,7 @@ from ..core.basics import near_miss, shorten
 from ..data.persona import format_persona
 from ..data.records import Example, Message, Persona, from_dict
 from ..hierarchy.prompts import SPEAKER
-from ..methods.policies import RolloutError
+from ..training.policies import RolloutError
 
 # %% ../../nbs/alignment/06_scenes.ipynb #as_persona
 def as_persona(

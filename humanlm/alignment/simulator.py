@@ -25,9 +25,9 @@ from ..data.trajectory import Completion
 from ..hierarchy.composed import check_composed, compose, thinks_first
 from ..hierarchy.parsing import ParsePolicy, clean_reply, parse, spoken, thought_of
 from ..hierarchy.prompts import HierarchyConfig, make_rows
-from ..methods.policies import RolloutError
-from ..methods.sampling import Sampling
 from ..models.local import LOCAL_LIMITS, Batches, seeds
+from ..training.policies import RolloutError
+from ..training.sampling import Sampling
 
 # %% ../../nbs/alignment/08_simulator.ipynb #Utterance
 class Utterance(NamedTuple):

@@ -1,6 +1,8 @@
 """Classmate chain of thought: reasoning is paid for when another model can answer with it.
 
-Start with `nbs/50_classmate.ipynb`."""
+In: tasks with verifiers, classmates, monitors. Out: a trained model and how far its reasoning can be
+followed. Programs of models run in a sandbox. Start with `nbs/50_classmate.ipynb`."""
+
 from typing import TYPE_CHECKING
 
 from ..core.plugins import lazy_names
@@ -9,6 +11,7 @@ if TYPE_CHECKING:
     from .classmates import Classmate, ReasoningView, ask_classmates
     from .method import classmate_method
     from .monitoring import BlindMonitor, InformedMonitor, monitorability
+    from .programs import ProgramScore, Sandbox, SandboxClient, SandboxConfig
     from .rewards import classmate_advantages
     from .tasks import read_tasks
     from .verifiers import Case, make_verifier
@@ -17,6 +20,7 @@ __getattr__, __dir__ = lazy_names(__name__, {
     "classmates": ["Classmate", "ReasoningView", "ask_classmates"],
     "method": ["classmate_method"],
     "monitoring": ["BlindMonitor", "InformedMonitor", "monitorability"],
+    "programs": ["ProgramScore", "Sandbox", "SandboxClient", "SandboxConfig"],
     "rewards": ["classmate_advantages"],
     "tasks": ["read_tasks"],
     "verifiers": ["Case", "make_verifier"],

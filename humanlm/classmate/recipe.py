@@ -53,14 +53,14 @@ from ..evaluation.figures import Names
 from ..evaluation.measured import Measurement
 from ..evaluation.outcome import Arms, rounded
 from ..evaluation.report import model_said, standard_sections
-from ..hardware.memory import StagePlan
 from ..hierarchy.prompts import parts_text
-from ..methods.functions import AssistantModel, ask_row
-from ..methods.policies import ModelPolicy
-from ..methods.rollouts import sft_row
-from ..methods.sampling import RolloutConfig
+from ..training.functions import AssistantModel, ask_row
+from ..training.memory import StagePlan
+from ..training.policies import ModelPolicy
 from ..training.recipe import Recipe, Stage, Work
+from ..training.rollouts import sft_row
 from ..training.run import planned_steps
+from ..training.sampling import RolloutConfig
 from ..training.stages import learn, lessons, not_made, step_plan
 from ..training.trials import Study, Trial
 

@@ -49,7 +49,7 @@ COMMANDS = {
         alone=True,
     ),
     "eval fidelity": Command(
-        "humanlm.fidelity.report:fidelity_command",
+        "humanlm.evaluation.fidelity:fidelity_command",
         "how human? hold texts of simulated users against those of people",
     ),
     "experiment": Command(
@@ -64,30 +64,31 @@ COMMANDS = {
         "paid answers are kept; the same command starts the build anew",
     ),
     "tom": Command(
-        "humanlm.tom:main", "ask who knows what: benchmarks about other minds, and social contexts"
+        "humanlm.tom.command:main",
+        "ask who knows what: benchmarks about other minds, and social contexts",
     ),
     "tom run": Command(
-        "humanlm.tom:run_command",
+        "humanlm.tom.command:run_command",
         "answer a benchmark's questions: tom run hitom --model.name NAME",
         _AGAIN,
     ),
     "tom compare": Command(
-        "humanlm.harness.reports:compare_command",
+        "humanlm.tom.reports:compare_command",
         "compare runs on the same questions: tom compare A B",
         _AGAIN,
     ),
     "tom contexts": Command(
-        "humanlm.harness.contexts:contexts_command",
+        "humanlm.tom.contexts:contexts_command",
         "write the social contexts of texts, or check such a file",
         _AGAIN,
     ),
     "tom quality": Command(
-        "humanlm.harness.context_quality:quality_command",
+        "humanlm.tom.context_quality:quality_command",
         "rate contexts against references: tom quality --quality.gt DIR --quality.gen DIR",
         _AGAIN,
     ),
     "tom generate": Command(
-        "humanlm.harness.contexts:generate_command",
+        "humanlm.tom.contexts:generate_command",
         "make stories with questions, answers and exact contexts",
     ),
     "parsers": Command(
@@ -154,7 +155,7 @@ COMMANDS = {
         "classmates are ended, the file is gone",
     ),
     "classmate sandbox": Command(
-        "humanlm.sandbox.service:sandbox_command",
+        "humanlm.classmate.service:sandbox_command",
         "run programs against tests, contained, behind an address",
         "programs that ran are ended",
     ),

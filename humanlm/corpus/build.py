@@ -68,13 +68,13 @@ from humanlm.corpus.store import (
     rows_source,
     threads_source,
 )
+from ..data.chitchat import chitchat_file
+from ..data.fields import FAULTS, NOTES, source_name
 from ..data.files import Faults
+from ..data.formats import formats
 from ..data.records import Example, load_examples
+from ..data.threads import CHATTY, LINES
 from ..hierarchy.prompts import HierarchyConfig
-from ..logs.chitchat import chitchat_file
-from ..logs.fields import FAULTS, NOTES, source_name
-from ..logs.formats import formats
-from ..logs.threads import CHATTY, LINES
 from ..models.settings import ClientConfig
 
 # %% ../../nbs/corpus/10_build.ipynb #INPUTS

@@ -19,10 +19,10 @@ from ..core.html import Table, escape, table_cell
 from .personas import Failure
 from .selection import CODE, MEANING, TRAIN, Leak, Plan
 from .store import left_out
+from ..data.fields import FAULTS, NOTES
 from ..data.files import Faults
 from ..data.records import SPLITS
-from ..logs.fields import FAULTS, NOTES
-from ..logs.threads import LINES
+from ..data.threads import LINES
 
 # %% ../../nbs/corpus/08_card.ipynb #fault_table
 Line = tuple[str, int, Iterable[str]]  # what, how often, examples

@@ -19,7 +19,7 @@ from ..clients.protocol import ChatRequest, LLMError, chat
 from ..core.basics import shorten
 from ..data.persona import PERSONA_BLOCKS
 from ..data.records import Message
-from ..logs.replies import DEMOGRAPHICS, Corpus, line_features, write_persona
+from ..data.replies import DEMOGRAPHICS, Corpus, line_features, write_persona
 from ..models.settings import ChatConfig
 
 # %% ../../nbs/corpus/04_personas.ipynb #_lists

@@ -18,7 +18,7 @@ from ..core.basics import ConfigError, atomic_write
 from .store import LogEntry, Source
 from ..data.files import Faults
 from ..data.records import Thread
-from ..logs.replies import people_of, without_names
+from ..data.replies import people_of, without_names
 
 # %% ../../nbs/corpus/03_pseudonyms.ipynb #pseudonym
 @lru_cache(maxsize=2**17)

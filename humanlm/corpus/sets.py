@@ -34,8 +34,8 @@ from humanlm.corpus.rows import (
 from .selection import Leak, Plan
 from .store import LogEntry, RowStore
 from ..data.records import SPLITS, Persona
+from ..data.rows import hide_user
 from ..hierarchy.prompts import HierarchyConfig
-from ..logs.rows import hide_user
 
 # %% ../../nbs/corpus/09_sets.ipynb #SETS
 SETS = ("rl", "sft", "thinking_sft")

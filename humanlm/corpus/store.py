@@ -22,15 +22,15 @@ from msgspec.json import format as spaced
 from ..core.basics import to_json
 from ..core.html import escape
 from .partition import hash64, name_hash
+from ..data.chitchat import count_chats, read_chats, turn_fault, without_names
+from ..data.fields import NOTES, source_name
 from ..data.files import Faults, read_rows
+from ..data.formats import formats
+from ..data.mail import letters
 from ..data.records import SPLITS, Message, Persona, Thread
-from ..logs.chitchat import count_chats, read_chats, turn_fault, without_names
-from ..logs.fields import NOTES, source_name
-from ..logs.formats import formats
-from ..logs.mail import letters
-from ..logs.replies import PersonaWriter, ThreadReport, thread_examples
-from ..logs.rows import RawRow, find_fact, mapped_rows, unfold_mail
-from ..logs.threads import import_threads, moments, reply_turns
+from ..data.replies import PersonaWriter, ThreadReport, thread_examples
+from ..data.rows import RawRow, find_fact, mapped_rows, unfold_mail
+from ..data.threads import import_threads, moments, reply_turns
 
 # %% ../../nbs/corpus/02_store.ipynb #LogEntry
 class LogEntry(NamedTuple):

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..methods.method import Batch, Method
-from ..methods.shares import at_step, numbered_together, token_counts, written_down
+from ..training.method import Batch, Method
+from ..training.shares import at_step, numbered_together, token_counts, written_down
 
 # %% ../../nbs/engines/02_estimators.ipynb #carried
 def _carried(

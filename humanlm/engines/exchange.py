@@ -17,11 +17,11 @@ from uuid import uuid4
 
 from ..core.basics import HumanLMError, read_jsonl, shorten
 from ..data.trajectory import Completion, Trajectory
-from ..methods.policies import ModelPolicy, RolloutError, row_seeds
-from ..methods.sampling import Sampling
-from ..methods.shares import COUNTS
 from ..models.checkpoints import has_adapter
+from ..training.policies import ModelPolicy, RolloutError, row_seeds
 from ..training.run import Run
+from ..training.sampling import Sampling
+from ..training.shares import COUNTS
 
 # %% ../../nbs/engines/03_exchange.ipynb #require_cluster
 class EngineError(HumanLMError):

@@ -24,7 +24,7 @@ from humanlm.core.basics import (
     to_json,
 )
 from ..core.config import Settings
-from ..hardware.memory import Load
+from ..training.memory import Load
 from ..training.recipe import Engine
 from ..training.run import max_steps, shares_of, updates
 

@@ -55,8 +55,8 @@ from humanlm.engines.settings import (
     save_every,
     trainer_options,
 )
-from ..methods.method import Method
 from ..models.checkpoints import has_adapter
+from ..training.method import Method
 from ..training.run import Run, updates
 
 # %% ../../nbs/75_engines.ipynb #check_versions

@@ -1,13 +1,17 @@
-"""What was measured of each unit, and results of any system with their intervals.
+"""What was measured of each unit, results of any system with intervals, and how human texts are.
 
-It scores nothing itself."""
+In: `Measurement`s and texts. Out: one results file, one comparison, one report, one viewer.
+Start with `nbs/90_eval.ipynb`."""
+
 from typing import TYPE_CHECKING
 
 from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
+    from .dialogues import Conversation, FidelityConfig, read_dialogues
     from .measured import Measurement, Results, load_results, save_results
 
 __getattr__, __dir__ = lazy_names(__name__, {
+    "dialogues": ["Conversation", "FidelityConfig", "read_dialogues"],
     "measured": ["Measurement", "Results", "load_results", "save_results"],
 })

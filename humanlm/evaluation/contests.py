@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from ..core.basics import DataError, check_name, shorten, to_dict
 from ..core.html import Table, table_cell
 from ..core.stats import Interval, mean_interval, number_text, range_text, wilson
-from ..logs.fields import chat_role
+from ..data.fields import chat_role
 from ..rewards.rules import FILLERS, NEGATORS, stem, tokens
 
 # %% ../../nbs/evaluation/05_contests.ipynb #Pair

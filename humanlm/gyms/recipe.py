@@ -52,9 +52,8 @@ from humanlm.gyms.protocol import (
 )
 from .rows import GymRows, read_gym_rows, read_lessons
 from .users import GymJudgeConfig, GymUserConfig, check_plays, player_name
-from ..hardware.memory import StagePlan
 from ..hierarchy.prompts import parts_text
-from humanlm.methods.dialogues import (
+from humanlm.training.dialogues import (
     CreditConfig,
     Heard,
     TokenDialogue,
@@ -62,13 +61,14 @@ from humanlm.methods.dialogues import (
     multi_turn,
     turn_advantage,
 )
-from ..methods.functions import AssistantModel, ask_row
-from ..methods.method import Method
-from ..methods.policies import ModelPolicy
-from ..methods.rollouts import sft_row
-from ..methods.sampling import RolloutConfig
+from ..training.functions import AssistantModel, ask_row
+from ..training.memory import StagePlan
+from ..training.method import Method
+from ..training.policies import ModelPolicy
 from ..training.recipe import Recipe, Stage, Work
+from ..training.rollouts import sft_row
 from ..training.run import planned_steps
+from ..training.sampling import RolloutConfig
 from ..training.stages import learn, lessons, step_plan
 from ..training.trials import Study, Trial
 

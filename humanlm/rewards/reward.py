@@ -70,7 +70,7 @@ class RewardConfig:
     extra: str = ""
     """One more reward, module:name: a function, async or not, of B trajectories that gives B
     numbers, nan = no score; or a class of such, made with the examples of training.
-    humanlm.fidelity.manner:Manner pays replies that cannot be told from real ones."""
+    humanlm.evaluation.manner:Manner pays replies that cannot be told from real ones."""
     extra_weight: float = 1.0
     """Its weight."""
     credit: str = "single"

@@ -23,9 +23,9 @@ from humanlm.core.basics import (
     to_dict,
     write_jsonl,
 )
+from ..data.fields import chat_role
 from ..data.files import Faults, read_rows
 from ..data.records import from_dict
-from ..logs.fields import chat_role
 from ..models.prompts import render, render_target
 
 # %% ../../nbs/sdpo/01_hindsight.ipynb #type-imports

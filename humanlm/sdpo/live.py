@@ -14,7 +14,6 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from ..methods.functions import ask_row
 from ..models.checkpoints import LoadedModel
 from ..models.config import ModelConfig
 from humanlm.sdpo.hindsight import (
@@ -26,6 +25,7 @@ from humanlm.sdpo.hindsight import (
     problem,
     write_interactions,
 )
+from ..training.functions import ask_row
 from ..training.run import quiet_libraries
 
 # %% ../../nbs/sdpo/52_live.ipynb #LiveConfig

@@ -17,12 +17,6 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ..core.stats import known_mean
 from ..data.trajectory import Trajectory, Turn
-from ..hardware.sharding import ShardingError, in_one_piece
-from ..methods.functions import ask_row, frozen_copy, plain_weights
-from ..methods.losses import divergence, importance, in_chunks, token_signal
-from ..methods.method import Batch, Method
-from ..methods.policies import Policy, RolloutError, row_seeds
-from ..methods.rollouts import Rollout, single_turn
 from ..models.logps import chosen_logps, completion_states, token_logps
 from humanlm.sdpo.hindsight import (
     Interaction,
@@ -34,6 +28,12 @@ from humanlm.sdpo.hindsight import (
 )
 from .styles import TASTES
 from .users import Exchange, FollowupUser, Reaction
+from ..training.functions import ask_row, frozen_copy, plain_weights
+from ..training.losses import divergence, importance, in_chunks, token_signal
+from ..training.method import Batch, Method
+from ..training.policies import Policy, RolloutError, row_seeds
+from ..training.rollouts import Rollout, single_turn
+from ..training.sharding import ShardingError, in_one_piece
 
 # %% ../../nbs/40_sdpo.ipynb #Signal
 class _Signal(NamedTuple):

@@ -33,9 +33,6 @@ from ..evaluation.figures import Names
 from ..evaluation.measured import Measurement
 from ..evaluation.outcome import Arms, rounded
 from ..evaluation.report import model_said, standard_sections
-from ..hardware.memory import StagePlan
-from ..methods.functions import AssistantModel, ask_row
-from ..methods.sampling import RolloutConfig
 from humanlm.sdpo.hindsight import (
     Interaction,
     SDPOConfig,
@@ -60,8 +57,11 @@ from humanlm.sdpo.users import (
     toy_lessons,
     toy_logs,
 )
+from ..training.functions import AssistantModel, ask_row
+from ..training.memory import StagePlan
 from ..training.recipe import Recipe, Stage, Work
 from ..training.run import planned_steps
+from ..training.sampling import RolloutConfig
 from ..training.stages import learn, lessons, step_plan
 from ..training.trials import Study, Trial
 from ..worlds.requests import all_requests

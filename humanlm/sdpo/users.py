@@ -21,10 +21,10 @@ from ..clients.protocol import ChatRequest, LLMError, chat
 from ..clients.reader import fill, quoted, without_middle
 from ..core.basics import ConfigError, check_name, near_miss, run_sync, shorten, to_json
 from ..core.thoughts import without_thoughts
-from ..methods.rollouts import sft_row
 from ..models.settings import ChatConfig, Estimate, estimate
 from .hindsight import AssistantReply, Followup, Interaction, hindsight_messages
 from .styles import ALIASES, STYLES, TASTES, Style, find_trait
+from ..training.rollouts import sft_row
 from ..worlds.requests import WISHES, all_requests, draw_traits, granted, remark, write_reply
 
 # %% ../../nbs/sdpo/04_users.ipynb #Exchange

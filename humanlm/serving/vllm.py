@@ -28,8 +28,8 @@ from ..clients.providers import malformed, post
 from ..core.basics import ConfigError
 from ..core.web import listen
 from ..data.trajectory import Completion
-from ..methods.policies import ModelPolicy, whole
-from ..methods.sampling import Sampling
+from ..training.policies import ModelPolicy, whole
+from ..training.sampling import Sampling
 
 # %% ../../nbs/serving/01_vllm.ipynb #vllm_program
 def vllm_program() -> str | None:

@@ -1,15 +1,25 @@
-"""Social world models: parsers that write who saw what, what comes next, and people who act from their own memory.
+"""Social worlds: who saw what in a text, and what people believe because of it.
 
-Start with `nbs/60_social_world.ipynb`."""
+In: stories and conversations. Out: `Context`s, answers by an exact simulator, parsers trained to
+write contexts, people who act from their own memory. Start with `nbs/60_social_world.ipynb`."""
+
 from typing import TYPE_CHECKING
 
 from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
+    from .answers import answer, to_context
+    from .contexts import Context, make_context, read_context
     from .episodes import ChatAgent, Foresight, Role, run_episode
+    from .generation import ask, generate
     from .parsing import Parse, Parser, parser
+    from .world import Story, coverage, read_story
 
 __getattr__, __dir__ = lazy_names(__name__, {
+    "answers": ["answer", "to_context"],
+    "contexts": ["Context", "make_context", "read_context"],
     "episodes": ["ChatAgent", "Foresight", "Role", "run_episode"],
+    "generation": ["ask", "generate"],
     "parsing": ["Parse", "Parser", "parser"],
+    "world": ["Story", "coverage", "read_story"],
 })

@@ -14,9 +14,9 @@ from ..clients.client import ChatClient
 from ..clients.protocol import LLMError, chat
 from ..clients.reader import fenced, fill
 from ..core.basics import DataError, shorten
+from .contexts import NONE, Context, is_none, make_context
+from .memories import decode, memories
 from .prediction import predict_step
-from ..stories.contexts import NONE, Context, is_none, make_context
-from ..stories.memories import decode, memories
 
 # %% ../../nbs/social/53_episodes.ipynb #KINDS
 KINDS = ("none", "speak", "non-verbal communication", "action", "leave")

@@ -22,11 +22,11 @@ from ..clients.protocol import ChatReply, ChatRequest, LLMError, Usage, chat
 from ..clients.reader import fenced
 from ..core.basics import DataError, atomic_write, check_name, fingerprint
 from ..models.settings import Estimate, add_up, estimate
+from .answers import to_context
+from .contexts import Context, context_schema, read_context
+from .presence import read_dialogue
 from .requests import STYLES, hint, parse_prompt, read_record
-from ..stories.answers import to_context
-from ..stories.contexts import Context, context_schema, read_context
-from ..stories.presence import read_dialogue
-from ..stories.world import read_story
+from .world import read_story
 
 # %% ../../nbs/60_social_world.ipynb #Parse
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from ..clients.client import ChatClient
 from ..clients.protocol import LLMError, chat
 from ..clients.reader import fenced, fill
 from ..core.basics import DataError, shorten
+from .contexts import NONE, Context, Step, context_schema, read_entries, to_json
+from .memories import best_match, turn_number
 from .parsing import Parse
 from .requests import RULES, form, hint, read_record, section
-from ..stories.contexts import NONE, Context, Step, context_schema, read_entries, to_json
-from ..stories.memories import best_match, turn_number
 
 # %% ../../nbs/social/51_prediction.ipynb #PREDICT
 _PREDICT = """Below stands a record of who perceived and did what so far, moment by moment. Write \

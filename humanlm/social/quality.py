@@ -20,12 +20,12 @@ from ..clients.reader import fenced, fill
 from ..core.basics import DataError, shorten
 from ..core.html import Table, csv_text, table_cell
 from ..core.stats import number_text
+from .answers import memory_answer, to_context
+from .contexts import NONE, Context, is_none, read_context, split_mental, to_json
+from .language import story_text
+from .memories import clauses, decode, observation_scores, structural_score
 from .requests import hint, section
-from ..stories.answers import memory_answer, to_context
-from ..stories.contexts import NONE, Context, is_none, read_context, split_mental, to_json
-from ..stories.language import story_text
-from ..stories.memories import clauses, decode, observation_scores, structural_score
-from ..stories.world import Story, read_story
+from .world import Story, read_story
 
 # %% ../../nbs/social/52_quality.ipynb #Accuracy
 def _row(

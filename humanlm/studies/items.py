@@ -17,7 +17,7 @@ from ..core.basics import DataError, check_name, jsonl_rows, require, shorten
 from ..core.grammar import find_run
 from ..data.records import load_examples
 from ..data.viz import cut
-from ..fidelity.dialogues import PEOPLE
+from ..evaluation.dialogues import PEOPLE
 from ..hierarchy.prompts import SPEAKER, parts_text
 
 # %% ../../nbs/studies/07_items.ipynb #StudyConfig

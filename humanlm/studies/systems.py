@@ -38,9 +38,9 @@ from ..data.dataset import DataConfig
 from ..data.records import Example, load_examples
 from ..evaluation.answering import checkpoints_of, run_of
 from ..hierarchy.prompts import THINKING, HierarchyConfig
-from ..methods.sampling import RolloutConfig
 from ..models.config import ModelConfig
 from ..rewards.judge_settings import EvalJudgeConfig, JudgeConfig
+from ..training.sampling import RolloutConfig
 from ..worlds.mini import WorldConfig
 from ..worlds.sources import load_data
 

@@ -51,10 +51,10 @@ from ..hierarchy.composed import compose, states_in, written
 from ..hierarchy.levels import word_count
 from ..hierarchy.parsing import ParsePolicy
 from ..hierarchy.prompts import TRACE, HierarchyConfig, make_rows
-from ..methods.policies import Policy
-from ..methods.rollouts import single_turn
 from ..rewards.judge_settings import make_judge
 from ..rewards.scoring import Judge
+from ..training.policies import Policy
+from ..training.rollouts import single_turn
 from ..training.trials import Study, Trial
 from ..worlds.mini import SyntheticWorld
 from ..worlds.reading import read

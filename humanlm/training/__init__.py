@@ -1,19 +1,35 @@
-"""One trainer for every method, supervised training, and runs from settings to a report.
+"""What a method is, and one trainer for every method.
 
-Who brings a recipe needs nothing else to train."""
+In: a rollout, a reward, an advantage (and a loss), and a recipe around them. Out: a trained model with
+its run. Who brings a recipe needs nothing else to train. Start with `nbs/training/01_sampling.ipynb`."""
+
 from typing import TYPE_CHECKING
 
 from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
+    from .advantages import decoupled_advantages, group_advantages, leave_one_out
+    from .memory import PlanConfig, memory_lines
+    from .method import Batch, Method
+    from .policies import Policy
     from .recipe import Recipe, Stage
+    from .rollouts import single_turn
+    from .sampling import RolloutConfig, Sampling
     from .sft import train_sft
+    from .sharding import sharding_faults, whole_weights
     from .stages import fit
     from .trainer import MethodTrainer
 
 __getattr__, __dir__ = lazy_names(__name__, {
+    "advantages": ["decoupled_advantages", "group_advantages", "leave_one_out"],
+    "memory": ["PlanConfig", "memory_lines"],
+    "method": ["Batch", "Method"],
+    "policies": ["Policy"],
     "recipe": ["Recipe", "Stage"],
+    "rollouts": ["single_turn"],
+    "sampling": ["RolloutConfig", "Sampling"],
     "sft": ["train_sft"],
+    "sharding": ["sharding_faults", "whole_weights"],
     "stages": ["fit"],
     "trainer": ["MethodTrainer"],
 })

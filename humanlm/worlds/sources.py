@@ -43,8 +43,8 @@ def _from_world(config: Settings) -> Data:
 
 def _from_threads(config: Settings) -> Data:
     "Import a file of messages, or an exported chat"
-    from humanlm.logs.replies import load_threads
-    from humanlm.logs.threads import met
+    from humanlm.data.replies import load_threads
+    from humanlm.data.threads import met
 
     found = load_threads(config.data)
     looked = "read by looking" in found.report.faults.counts

@@ -46,13 +46,13 @@ from humanlm.evaluation.measured import (
     unmeasured,
 )
 from humanlm.hierarchy.prompts import HierarchyConfig
-from humanlm.methods.policies import ModelPolicy
 from humanlm.models.bits import byte_count, span_logps
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.logps import token_logps
 from humanlm.serving.vllm import is_up, vllm_command
 from humanlm.studies.systems import read_settings
+from humanlm.training.policies import ModelPolicy
 
 SETTINGS = read_settings([])
 WORDS = "otter walnut violin comet pepper harbour lantern meadow saddle velvet".split()

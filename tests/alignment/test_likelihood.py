@@ -27,16 +27,16 @@ from humanlm.core.basics import ConfigError, read_jsonl, run_sync
 from humanlm.data.records import Example, Message, Persona
 from humanlm.data.trajectory import Completion, load_trajectories
 from humanlm.hierarchy.prompts import HierarchyConfig
-from humanlm.methods.method import AdvantageConfig, Batch
-from humanlm.methods.policies import ModelPolicy
-from humanlm.methods.rollouts import single_turn
-from humanlm.methods.sampling import RolloutConfig, repeat_rows
 from humanlm.models.bits import byte_count
 from humanlm.models.checkpoints import load_model, make_model
 from humanlm.models.config import ModelConfig
 from humanlm.rewards.judge_settings import JudgeConfig
 from humanlm.rewards.reward import RewardConfig
+from humanlm.training.method import AdvantageConfig, Batch
+from humanlm.training.policies import ModelPolicy
+from humanlm.training.rollouts import single_turn
 from humanlm.training.run import read_settings
+from humanlm.training.sampling import RolloutConfig, repeat_rows
 
 WORDS = "otter walnut violin comet pepper harbour lantern meadow".split()
 ASKED = HierarchyConfig(levels=["stance", "goal", "response"], thinking="hetero")

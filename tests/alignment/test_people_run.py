@@ -5,8 +5,8 @@ from dataclasses import replace
 from humanlm.alignment.evaluation import load_evaluations
 from humanlm.core.html import aligned
 from humanlm.data.records import save_examples
+from humanlm.evaluation.dialogues import PEOPLE
 from humanlm.evaluation.measured import AUC, BITS, bits_tables, load_results
-from humanlm.fidelity.dialogues import PEOPLE
 from humanlm.training.stages import fit
 from humanlm.worlds.mini import WorldConfig, make_world
 

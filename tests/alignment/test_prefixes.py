@@ -11,10 +11,10 @@ from humanlm.core.basics import DataError, run_sync
 from humanlm.data.records import sample_examples
 from humanlm.data.trajectory import Score
 from humanlm.hierarchy.levels import HIERARCHY, Hierarchy
-from humanlm.methods.policies import ScriptedPolicy
-from humanlm.methods.sampling import repeat_rows
 from humanlm.rewards.judges import RuleJudge
+from humanlm.training.policies import ScriptedPolicy
 from humanlm.training.run import read_settings
+from humanlm.training.sampling import repeat_rows
 
 ORDER = [{"level": "stance", "example_id": f"e{i}"} for i in range(6)]
 

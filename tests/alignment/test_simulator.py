@@ -16,10 +16,10 @@ from humanlm.core.basics import DataError, HumanLMError, atomic_write, to_dict
 from humanlm.data.records import Message, Persona
 from humanlm.hierarchy.levels import LEVELS, STATES
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, opening
-from humanlm.methods.policies import RolloutError, ScriptedPolicy
-from humanlm.methods.sampling import RolloutConfig, Sampling
 from humanlm.models.checkpoints import save_model
 from humanlm.models.config import ModelConfig, tiny_model, train_tokenizer
+from humanlm.training.policies import RolloutError, ScriptedPolicy
+from humanlm.training.sampling import RolloutConfig, Sampling
 from humanlm.worlds.mini import WorldConfig, make_world
 
 

@@ -23,13 +23,13 @@ from humanlm.clients.limits import Limits
 from humanlm.clients.protocol import LLMError
 from humanlm.core.basics import run_sync
 from humanlm.data.trajectory import Trajectory
-from humanlm.methods.functions import ask_row
-from humanlm.methods.method import Batch, Method
-from humanlm.methods.sampling import group_index
 from humanlm.models.checkpoints import LoadedModel, make_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.local import HFClient
+from humanlm.training.functions import ask_row
+from humanlm.training.method import Batch, Method
 from humanlm.training.options import trainer_args
+from humanlm.training.sampling import group_index
 from humanlm.training.trainer import MethodTrainer
 
 SMALL = dict(template="chatml", hidden=32, heads=2, kv_heads=2, mlp=64)

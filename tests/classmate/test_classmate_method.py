@@ -21,13 +21,13 @@ from humanlm.clients.limits import Limits
 from humanlm.clients.protocol import LLMError
 from humanlm.core.basics import ConfigError, run_sync
 from humanlm.data.trajectory import Trajectory
-from humanlm.methods.functions import ask_row
-from humanlm.methods.method import Batch, Method
-from humanlm.methods.policies import ScriptedPolicy
-from humanlm.methods.sampling import group_index, repeat_rows
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
+from humanlm.training.functions import ask_row
+from humanlm.training.method import Batch, Method
 from humanlm.training.options import trainer_args
+from humanlm.training.policies import ScriptedPolicy
+from humanlm.training.sampling import group_index, repeat_rows
 from humanlm.training.trainer import MethodTrainer
 
 LENGTHS, MAIN, MATES = [6, 5, 4, 6, 3, 6, 6, 5], [8, 4, 6, 6, 2, 2, 5, 3], [7, 3, 3, 7, 1, 4, 4, 3]

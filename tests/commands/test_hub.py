@@ -16,7 +16,6 @@ from humanlm.alignment.contract import contract
 from humanlm.alignment.simulator import Simulator
 from humanlm.core.basics import atomic_write
 from humanlm.hierarchy.prompts import HierarchyConfig
-from humanlm.methods.sampling import RolloutConfig
 from humanlm.models.checkpoints import (
     adapter_base,
     add_adapter,
@@ -27,6 +26,7 @@ from humanlm.models.checkpoints import (
 )
 from humanlm.models.config import ModelConfig, ModelError
 from humanlm.serving.card import HubConfig, model_card, needs_merging
+from humanlm.training.sampling import RolloutConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ModelConfig(hidden=32, heads=2, kv_heads=2, mlp=64, vocab=500, lora_rank=4)

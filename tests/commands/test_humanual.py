@@ -28,12 +28,12 @@ from humanlm.corpus.build import GROUPS, build
 from humanlm.corpus.personas import DEMOGRAPHICS, PersonaConfig, Said, _persona_request
 from humanlm.corpus.selection import MEANING
 from humanlm.data.dataset import DataConfig, prepare_examples
+from humanlm.data.fields import NOTES
 from humanlm.data.files import TIME_NOTES
 from humanlm.data.records import load_examples, persona_text
 from humanlm.data.splits import check_leakage, quoted_share
 from humanlm.hierarchy.prompts import UNKNOWN
 from humanlm.humanual import _forecast, main
-from humanlm.logs.fields import NOTES
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))

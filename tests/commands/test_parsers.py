@@ -13,13 +13,13 @@ from halves import stop_in_the_first
 from humanlm.core.basics import read_jsonl, run_sync
 from humanlm.core.grammar import parse
 from humanlm.core.runs import read_record
-from humanlm.harness import contexts as records
 from humanlm.parsers import main
+from humanlm.social.generation import generate
 from humanlm.social.pairs import fresh_pairs, read_pairs
 from humanlm.social.parsing import parser
 from humanlm.social.requests import parse_prompt
-from humanlm.stories.generation import generate
-from humanlm.tom import main as tom
+from humanlm.tom import contexts as records
+from humanlm.tom.command import main as tom
 
 PAIRS = list(fresh_pairs("tomi", 60, seed=7))
 TINY = [

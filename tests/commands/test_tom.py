@@ -22,22 +22,22 @@ from clock import virtual
 from server import run_under_kills, serving
 
 import humanlm.clients.names
-from humanlm.benchmarks.protocol import mean_of
-from humanlm.benchmarks.sets import benchmarks
 from humanlm.clients.client import Client, ScriptedClient
 from humanlm.clients.names import scripts
 from humanlm.clients.protocol import ChatReply, LLMError
 from humanlm.evaluation.measured import results
-from humanlm.harness.answers import HOW, AnswerConfig, Asker, _debate, _few_shot, ways
-from humanlm.harness.contexts import write_stories
-from humanlm.harness.reports import measured
-from humanlm.harness.respondent import Respondent, answer_all, read_outcomes, used_context
+from humanlm.social.answers import memory_answer, to_context
+from humanlm.social.contexts import read_context
+from humanlm.social.generation import generate, hitom_rows, hitom_story
+from humanlm.social.language import read_question
 from humanlm.social.parsing import StoredParser, SymbolicParser
-from humanlm.stories.answers import memory_answer, to_context
-from humanlm.stories.contexts import read_context
-from humanlm.stories.generation import generate, hitom_rows, hitom_story
-from humanlm.stories.language import read_question
-from humanlm.tom import main
+from humanlm.tom.answers import HOW, AnswerConfig, Asker, _debate, _few_shot, ways
+from humanlm.tom.command import main
+from humanlm.tom.contexts import write_stories
+from humanlm.tom.protocol import mean_of
+from humanlm.tom.reports import measured
+from humanlm.tom.respondent import Respondent, answer_all, read_outcomes, used_context
+from humanlm.tom.sets import benchmarks
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("HUMANLM_DATA") or "data")
@@ -310,7 +310,7 @@ def test_a_run_without_answers_does_not_keep_others_from_being_compared(own, tmp
 
 
 def test_whoever_joined_late_remembers_nothing_from_before(tmp_path):
-    from humanlm.stories.presence import read_dialogue
+    from humanlm.social.presence import read_dialogue
 
     text = (
         "Ira: We bake a surprise cake for Bo.\nTom: Fine, Ira.\n(Bo joins)\nBo: "

@@ -11,13 +11,13 @@ import pytest
 from humanlm.core.basics import ConfigError
 from humanlm.core.config import Settings
 from humanlm.corpus.build import chat_examples
+from humanlm.data import chitchat
+from humanlm.data.chitchat import chitchat_file, read_chats, without_names
 from humanlm.data.dataset import DataConfig
 from humanlm.data.persona import format_persona
 from humanlm.data.records import load_examples
 from humanlm.data.splits import check_leakage
 from humanlm.humanual import _groups, main
-from humanlm.logs import chitchat
-from humanlm.logs.chitchat import chitchat_file, read_chats, without_names
 from humanlm.worlds.sources import load_data
 
 WORDS = "tea rain bike shed garden street lamp early late quiet loud never always maybe".split()

@@ -23,8 +23,8 @@ from humanlm.corpus.build import GROUPS, build
 from humanlm.corpus.partition import BEFORE, EVIDENCE, NEWCOMER, TRAIN, Index, choose_evidence
 from humanlm.data.dataset import DataConfig
 from humanlm.data.records import load_examples
+from humanlm.data.replies import load_threads
 from humanlm.data.splits import check_leakage
-from humanlm.logs.replies import load_threads
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="HUMANLM_DATA names no folder")
@@ -176,7 +176,7 @@ def test_a_long_turn_is_known_only_when_its_last_line_was_written(tmp_path):
 def test_the_report_measures_written_rows_and_not_the_plan(tmp_path, monkeypatch):
     "With an order that is wrong everywhere in the builder, the times of messages still tell"
     import humanlm.corpus.store as store
-    import humanlm.logs.replies as replies
+    import humanlm.data.replies as replies
 
     def by_thread(found):
         return {m.id: i for i, m in enumerate(m for t in found for m in t.messages)}

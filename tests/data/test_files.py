@@ -22,8 +22,8 @@ from humanlm.data.files import (
     time_note,
     utc_seconds,
 )
+from humanlm.data.rows import map_row, mapped_rows
 from humanlm.hierarchy.prompts import name_speakers
-from humanlm.logs.rows import map_row, mapped_rows
 
 
 def values(where, *more, **options):

@@ -13,14 +13,14 @@ from humanlm.engines.estimators import VERL_ESTIMATORS, take_step
 from humanlm.engines.exchange import EngineError, LoopExchange, LoopPolicy, loop_results
 from humanlm.engines.settings import Job
 from humanlm.hierarchy.prompts import closing, markup, opening
-from humanlm.methods.advantages import estimators
-from humanlm.methods.functions import TextReward, ask_row, group_advantage
-from humanlm.methods.method import AdvantageConfig, Batch, Method
-from humanlm.methods.policies import ScriptedPolicy
-from humanlm.methods.rollouts import single_turn
-from humanlm.methods.sampling import repeat_rows
 from humanlm.models.config import train_tokenizer
+from humanlm.training.advantages import estimators
+from humanlm.training.functions import TextReward, ask_row, group_advantage
+from humanlm.training.method import AdvantageConfig, Batch, Method
+from humanlm.training.policies import ScriptedPolicy
+from humanlm.training.rollouts import single_turn
 from humanlm.training.run import read_settings
+from humanlm.training.sampling import repeat_rows
 from humanlm.training.sft import MetricsLog
 from humanlm.training.stages import fit
 

@@ -55,10 +55,10 @@ def rows():
 
 
 def trl_trainer(model, tokenizer, options, folder):
-    from humanlm.methods.functions import TextReward, ask_row, group_advantage
-    from humanlm.methods.method import Method
-    from humanlm.methods.rollouts import single_turn
+    from humanlm.training.functions import TextReward, ask_row, group_advantage
+    from humanlm.training.method import Method
     from humanlm.training.options import trainer_args
+    from humanlm.training.rollouts import single_turn
     from humanlm.training.trainer import MethodTrainer
 
     args = trainer_args(

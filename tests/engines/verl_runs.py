@@ -506,7 +506,7 @@ def test_a_token_budget_ends_a_stage_with_the_weights_of_its_last_step(tmp_path)
 def test_a_judge_that_fails_ends_the_run_with_one_sentence(tmp_path):
     (tmp_path / "failing.py").write_text(
         "from my_recipe import Animals\nfrom humanlm.core.basics import "
-        "DataError\nfrom humanlm.methods.functions import TextReward\nimport "
+        "DataError\nfrom humanlm.training.functions import TextReward\nimport "
         "my_recipe\n"
         "def score(texts): raise DataError('the judge is ill')\nmy_recipe.animals = "
         "score\nclass Failing(Animals): pass\n"

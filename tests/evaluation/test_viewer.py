@@ -17,8 +17,8 @@ from humanlm.data.index import Choice, Listed, _LineFile, _RolloutFiles, run_rec
 from humanlm.data.records import Example, Message, Persona, save_examples
 from humanlm.data.trajectory import Score, Trajectory, Turn, load_trajectories, save_trajectories
 from humanlm.evaluation.viewer import RunViewer, _marks
-from humanlm.harness.contexts import generate_command
 from humanlm.hierarchy.levels import LEVELS
+from humanlm.tom.contexts import generate_command
 from humanlm.view import _context_html
 
 MINI = Path(__file__).resolve().parents[2] / "nbs" / "recordings" / "humanlm-mini"

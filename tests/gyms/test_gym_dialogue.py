@@ -17,12 +17,12 @@ from humanlm.gyms.protocol import (
     UserRole,
     find_gym,
 )
-from humanlm.methods.dialogues import Heard, multi_turn, turn_advantage
-from humanlm.methods.method import Batch
-from humanlm.methods.policies import ModelPolicy
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.prompts import end_id
+from humanlm.training.dialogues import Heard, multi_turn, turn_advantage
+from humanlm.training.method import Batch
+from humanlm.training.policies import ModelPolicy
 
 FUNCTION = find_gym("function")
 

@@ -35,7 +35,7 @@ from humanlm.gyms.protocol import (
 )
 from humanlm.gyms.recipe import _gym_messages, _GymUsers, _load_gyms
 from humanlm.gyms.users import ModelUser
-from humanlm.methods.advantages import turn_advantages
+from humanlm.training.advantages import turn_advantages
 from humanlm.training.run import read_settings
 
 ALL = pytest.mark.parametrize("name", gym_names())

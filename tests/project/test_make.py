@@ -89,7 +89,7 @@ def test_a_check_runs_the_rooms_that_changed_and_only_commands_that_did():
         )
     ]
     found, commands = check.touched(paths, house)
-    assert (found, commands) == ({"rewards", "data", "social"}, {"train", "tom"})
+    assert (found, commands) == ({"rewards", "data", "social", "tom"}, {"train"})
     pages, tests = check.chosen(found, commands, house)
     assert {p.room for p in pages} == found | {"commands"} and {
         p.module for p in pages if p.room == "commands"
@@ -99,7 +99,7 @@ def test_a_check_runs_the_rooms_that_changed_and_only_commands_that_did():
         "tests/rewards",
         "tests/social",
         "tests/commands/test_train.py",
-        "tests/commands/test_tom.py",
+        "tests/tom",
     }
     assert check.chosen(*check.touched([Path("README.md")], house), house) == ([], [])
 

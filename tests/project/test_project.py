@@ -31,8 +31,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 # imported and tested without one. `models` and `train` belong to it, since their settings are
 # parsed before anything loads.
 TENSORS = {
-    "methods.advantages",
-    "methods.losses",
+    "training.advantages",
+    "training.losses",
     "training.sft",
     "training.options",
     "training.checkpoints",

@@ -11,12 +11,12 @@ from raw_rows import ROWS
 from humanlm.core.basics import run_sync
 from humanlm.core.config import HARMLESS
 from humanlm.data.records import Example, Message, Persona
+from humanlm.data.replies import thread_examples
+from humanlm.data.rows import map_row
+from humanlm.data.threads import import_threads, sample_threads
 from humanlm.data.viz import score_mark
 from humanlm.hierarchy.levels import HIERARCHY, STATES
 from humanlm.hierarchy.prompts import HierarchyConfig, make_rows
-from humanlm.logs.replies import thread_examples
-from humanlm.logs.rows import map_row
-from humanlm.logs.threads import import_threads, sample_threads
 from humanlm.models.config import ModelError
 from humanlm.models.embeddings import Embedder, has_minilm, minilm_folder
 from humanlm.models.settings import ClientConfig

@@ -14,7 +14,6 @@ from humanlm.data.records import Example, Message, Persona
 from humanlm.data.trajectory import Score, Trajectory, Turn
 from humanlm.hierarchy.parsing import parse
 from humanlm.hierarchy.prompts import make_rows
-from humanlm.methods.advantages import group_advantages
 from humanlm.rewards.reward import (
     AlignmentReward,
     RewardConfig,
@@ -23,6 +22,7 @@ from humanlm.rewards.reward import (
     requests_by_row,
 )
 from humanlm.rewards.scoring import JudgeError
+from humanlm.training.advantages import group_advantages
 
 CONTEXT = (
     Message(

@@ -13,7 +13,6 @@ import warm
 from safetensors.torch import load_file, save_file
 from transformers import TrainerCallback
 
-from humanlm.methods.functions import ask_row
 from humanlm.models.checkpoints import add_adapter, make_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.sampling import cut_completion
@@ -26,6 +25,7 @@ from humanlm.sdpo.hindsight import (
 )
 from humanlm.sdpo.method import logged_row, offline, online, sdpo_method
 from humanlm.sdpo.users import Reaction
+from humanlm.training.functions import ask_row
 from humanlm.training.options import trainer_args
 from humanlm.training.trainer import MethodTrainer
 

@@ -320,11 +320,11 @@ def test_the_published_settings_are_files_that_can_be_planned(name, tmp_path):
 
 def test_replies_are_drawn_as_asked_for_whatever_the_checkpoint_says(tmp_path):
     "The published runs drew at the checkpoint's own temperature and top-k"
-    from humanlm.methods.functions import ask_row
     from humanlm.models.checkpoints import make_model
     from humanlm.models.config import ModelConfig
     from humanlm.sdpo.hindsight import SDPOConfig
     from humanlm.sdpo.method import online, sdpo_method
+    from humanlm.training.functions import ask_row
     from humanlm.training.options import trainer_args
     from humanlm.training.trainer import MethodTrainer
 

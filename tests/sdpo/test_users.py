@@ -359,9 +359,9 @@ def test_a_trained_simulator_is_a_user_by_name(tmp_path):
     from humanlm.alignment.contract import contract
     from humanlm.alignment.simulator import Simulator
     from humanlm.hierarchy.prompts import HierarchyConfig
-    from humanlm.methods.sampling import RolloutConfig, Sampling
     from humanlm.models.checkpoints import make_model, save_model
     from humanlm.models.config import ModelConfig
+    from humanlm.training.sampling import RolloutConfig, Sampling
 
     texts = [
         f"the {a} {b} is {c}"

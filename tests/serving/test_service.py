@@ -35,14 +35,14 @@ from humanlm.clients.protocol import ChatReply, LLMError, chat
 from humanlm.core.basics import run_sync
 from humanlm.data.records import Example, Message, Persona
 from humanlm.hierarchy.prompts import HierarchyConfig, make_rows
-from humanlm.methods.policies import ScriptedPolicy
-from humanlm.methods.sampling import RolloutConfig
 from humanlm.models.checkpoints import add_adapter, make_model, save_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.prompts import render
 from humanlm.serve import main
 from humanlm.serving.service import ServeConfig, Service, serving
 from humanlm.serving.vllm import VLLMPolicy, vllm_command
+from humanlm.training.policies import ScriptedPolicy
+from humanlm.training.sampling import RolloutConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = [
@@ -109,7 +109,7 @@ def complete(them, **more):
 
 def test_a_served_reply_is_the_simulators(them, folder):
     "Greedy replies agree with the simulator of the same folder"
-    from humanlm.methods.sampling import Sampling
+    from humanlm.training.sampling import Sampling
 
     someone = Simulator(folder, "clips coupons", sampling=Sampling(temperature=0))
     said = someone.reply([("mila", "the night tram is late")])
@@ -131,7 +131,7 @@ def test_a_served_reply_is_the_simulators(them, folder):
 async def _written(someone):
     "What the model of a simulator writes before anybody reads it"
     from humanlm.data.records import Example
-    from humanlm.methods.sampling import Sampling
+    from humanlm.training.sampling import Sampling
 
     context = (Message("m", name="mila", content="the night tram is late"),)
     (row,) = make_rows(

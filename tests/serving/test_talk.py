@@ -10,12 +10,12 @@ from humanlm.core.basics import ConfigError, atomic_write, write_jsonl
 from humanlm.data.records import persona_text
 from humanlm.hierarchy.levels import LEVELS
 from humanlm.hierarchy.prompts import TRACE, HierarchyConfig
-from humanlm.methods.policies import ScriptedPolicy
-from humanlm.methods.sampling import RolloutConfig
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
 from humanlm.serving.talk import Talk, typed
 from humanlm.talk import _asked_number, _converse, _TalkConfig, main
+from humanlm.training.policies import ScriptedPolicy
+from humanlm.training.sampling import RolloutConfig
 from humanlm.worlds.mini import WorldConfig, make_world
 
 WORLD = make_world(WorldConfig(users=36, replies_per_user=12))

@@ -17,7 +17,7 @@ from humanlm.social.episodes import (
     episode_context,
     run_episode,
 )
-from humanlm.stories.memories import memories
+from humanlm.social.memories import memories
 
 
 def run(coroutine):

@@ -7,10 +7,10 @@ from statistics import fmean
 
 import pytest
 
-from humanlm.benchmarks.sets import benchmarks
 from humanlm.clients.client import ScriptedClient
 from humanlm.core.basics import run_sync, write_jsonl
 from humanlm.evaluation.measured import score_table
+from humanlm.social.generation import generate, hitom_rows, write_tomi
 from humanlm.social.pairs import (
     _completion,
     _fault,
@@ -23,8 +23,8 @@ from humanlm.social.pairs import (
 from humanlm.social.parsing import LLMParser, parser
 from humanlm.social.quality import evaluate_folders, omniscient
 from humanlm.social.recipe import examine, known_stories
-from humanlm.stories.generation import generate, hitom_rows, write_tomi
-from humanlm.stories.world import read_story
+from humanlm.social.world import read_story
+from humanlm.tom.sets import benchmarks
 
 PAIRS = list(fresh_pairs("tomi", 60, seed=7))
 

@@ -12,6 +12,10 @@ from humanlm.clients.cache import DiskCache
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.protocol import LLMError
 from humanlm.models.settings import Estimate
+from humanlm.social.answers import to_context
+from humanlm.social.contexts import Context
+from humanlm.social.generation import generate
+from humanlm.social.memories import memories
 from humanlm.social.parsing import (
     LLMParser,
     StoredParser,
@@ -38,12 +42,8 @@ from humanlm.social.requests import (
     parse_prompt,
     read_record,
 )
-from humanlm.stories.answers import to_context
-from humanlm.stories.contexts import Context
-from humanlm.stories.generation import generate
-from humanlm.stories.memories import memories
-from humanlm.stories.violations import violations
-from humanlm.stories.world import read_story
+from humanlm.social.violations import violations
+from humanlm.social.world import read_story
 
 STORY = (
     "Oda entered the larder.\nBela entered the larder.\nThe plum is in the crock.\nOda "

@@ -4,10 +4,10 @@ import pages
 import pytest
 from pages import read
 
+from humanlm.social.contexts import Context, make_context, split_mental
+from humanlm.social.memories import decode
 from humanlm.social.viewer import timeline_page
-from humanlm.stories.contexts import Context, make_context, split_mental
-from humanlm.stories.memories import decode
-from humanlm.stories.violations import violations
+from humanlm.social.violations import violations
 
 HOSTILE = [*pages.HOSTILE, "<same_as_state />", "<mental_state>x", "a: b\n\n- c", ":1", ""]
 

@@ -21,8 +21,8 @@ from experiments.loop import (
     scenes,
 )
 from humanlm.core.basics import run_sync
-from humanlm.environments.people import VIEWS
 from humanlm.evaluation.outcome import Arms
+from humanlm.gyms.people import VIEWS
 from humanlm.gyms.protocol import ToolCall, UserError, find_gym
 from humanlm.gyms.recipe import PARTS
 from humanlm.training.run import read_settings
@@ -128,7 +128,7 @@ def test_everybody_is_asked_once_for_each_thing_and_who_cannot_answer_is_silent(
 def test_an_assistant_that_trains_with_the_people_learns_to_listen_and_with_the_polite_to_please(
     people,
 ):
-    from humanlm.environments.people import PolitePerson
+    from humanlm.gyms.people import PolitePerson
 
     listening, pleasing = Listener(), Listener()
     curve = listening.learn(people["train"], 40_000, 0)
@@ -143,7 +143,7 @@ def test_an_assistant_that_trains_with_the_people_learns_to_listen_and_with_the_
 def test_follow_ups_teach_what_people_hold_and_silence_or_the_same_words_for_everybody_do_not(
     people,
 ):
-    from humanlm.environments.people import PolitePerson
+    from humanlm.gyms.people import PolitePerson
 
     def right(learner):
         return np.mean([scene.view[learner.best(scene)] for scene in people["test"]])

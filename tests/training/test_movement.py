@@ -11,11 +11,11 @@ from safetensors.torch import load_file
 
 from humanlm.core.config import SFTConfig
 from humanlm.evaluation.measured import Measurement
-from humanlm.methods.functions import TextReward, ask_row, group_advantage
-from humanlm.methods.method import Method
-from humanlm.methods.rollouts import sft_row, single_turn
 from humanlm.models.checkpoints import adapter_base, load_model
+from humanlm.training.functions import TextReward, ask_row, group_advantage
+from humanlm.training.method import Method
 from humanlm.training.recipe import Recipe, Stage, Work
+from humanlm.training.rollouts import sft_row, single_turn
 from humanlm.training.stages import fit, learn, lessons
 
 pytestmark = pytest.mark.numbers

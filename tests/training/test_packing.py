@@ -14,12 +14,12 @@ from test_trainer import COMPLETIONS, PLAIN_SGD, ROWS, TAGS, by_group, trainer
 from torch.testing import assert_close
 
 from humanlm.data.trajectory import Trajectory
-from humanlm.methods.method import Method
-from humanlm.methods.sampling import copy_index, group_index
 from humanlm.models.checkpoints import add_adapter, make_model, save_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.logps import completion_states, token_logps
 from humanlm.models.packing import can_pack
+from humanlm.training.method import Method
+from humanlm.training.sampling import copy_index, group_index
 
 VALUES = [1, 0, 0.5, 0.2, 0, 1, 0.3, 0.9]
 WRITTEN = {row["row_id"]: COMPLETIONS[4 * i : 4 * i + 4] for i, row in enumerate(ROWS[:2])}

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from humanlm.core.basics import read_jsonl
 from humanlm.data.trajectory import load_trajectories
-from humanlm.methods.shares import shares
+from humanlm.training.shares import shares
 
 CONFIG = {
     "run": {"methods": ["humanlm", "prefix-chaining", "humanlm-composed"], "report": False},
@@ -43,7 +43,7 @@ CONFIG = {
 }
 EVEN = """
 import os
-from humanlm.methods.policies import row_seeds
+from humanlm.training.policies import row_seeds
 from humanlm.models import generation
 from humanlm.models.generation import Prefixes
 from humanlm.training.policy import TrainerPolicy

@@ -21,10 +21,10 @@ from humanlm.core.config import RunConfig, Settings, SFTConfig
 from humanlm.data.records import Message, sample_examples
 from humanlm.hierarchy.levels import LEVELS
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, opening, prompt, target
-from humanlm.methods.rollouts import sft_row
 from humanlm.models.checkpoints import add_adapter, load_model, make_model, save_model
 from humanlm.models.config import END, START, ModelConfig
 from humanlm.rewards.judge_settings import JudgeConfig
+from humanlm.training.rollouts import sft_row
 from humanlm.training.sft import (
     MetricsLog,
     _muon_adamw,

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from humanlm.core.basics import read_jsonl
 from humanlm.data.trajectory import load_trajectories
-from humanlm.hardware.sharding import sharding_faults, shards
+from humanlm.training.sharding import sharding_faults, shards
 
 ROOT = Path(__file__).parents[2]
 TWO = Pair()
@@ -51,7 +51,7 @@ BRIEF = {
     "trainer": {"max_steps": 2, "warmup_steps": 0},
 }
 EVEN = """
-from humanlm.methods.policies import row_seeds
+from humanlm.training.policies import row_seeds
 from humanlm.models.generation import Prefixes
 from humanlm.training.policy import TrainerPolicy
 

@@ -23,11 +23,6 @@ from humanlm.data.records import sample_examples
 from humanlm.data.trajectory import Completion, Score, Trajectory, load_trajectories
 from humanlm.hierarchy.levels import Hierarchy
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening
-from humanlm.methods.advantages import group_advantages
-from humanlm.methods.method import Method
-from humanlm.methods.rollouts import single_turn
-from humanlm.methods.sampling import Sampling, group_index, repeat_rows
-from humanlm.methods.shares import generated_tokens, scored_in_parts
 from humanlm.models.checkpoints import add_adapter, load_model, make_model, save_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.generation import generate, written_by
@@ -35,13 +30,18 @@ from humanlm.models.logps import token_logps
 from humanlm.rewards.judges import RuleJudge
 from humanlm.rewards.reward import AlignmentReward, requests_by_row
 from humanlm.rewards.scoring import JudgeError
+from humanlm.training.advantages import group_advantages
 from humanlm.training.checkpoints import (
     TokenBudget,
     _logged_tokens,
     latest_checkpoint,
 )
+from humanlm.training.method import Method
 from humanlm.training.options import TrainerError, trainer_args
 from humanlm.training.policy import LentEngine
+from humanlm.training.rollouts import single_turn
+from humanlm.training.sampling import Sampling, group_index, repeat_rows
+from humanlm.training.shares import generated_tokens, scored_in_parts
 from humanlm.training.trainer import MethodTrainer
 
 EXAMPLES = sample_examples()[:6]

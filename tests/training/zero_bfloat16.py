@@ -3,7 +3,7 @@
 import deepspeed
 import torch
 
-from humanlm.hardware.sharding import _exactly, whole, whole_weights
+from humanlm.training.sharding import _exactly, whole, whole_weights
 
 deepspeed.init_distributed("gloo")
 torch.manual_seed(0)

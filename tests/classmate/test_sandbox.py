@@ -1,0 +1,812 @@
+"Programs that a model wrote are contained and bounded, and cannot say that they passed."
+
+import json
+import math
+import os
+import shutil
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from humanlm.classmate import cell
+from humanlm.classmate.code import _find_program, code_verifier
+from humanlm.classmate.programs import (
+    MAX_SAID,
+    ProgramScore,
+    Sandbox,
+    SandboxClient,
+    SandboxConfig,
+    SandboxError,
+    _answered,
+    _imported,
+    _read_test,
+    _same_output,
+    keeper_command,
+)
+from humanlm.classmate.service import _make_sandbox_app, sandbox_command
+from humanlm.core.basics import ConfigError, DataError
+from humanlm.core.commands import main
+from humanlm.core.web import serving_app
+
+SECRET = "correct-horse-of-the-server"
+MORE = "def more(n): return n + 1"
+CLASSIC = ["assert more(1) == 2", "assert more(1) == 3", "while True: more(1)"]
+
+
+@pytest.fixture(scope="module")
+def box():
+    os.environ["SANDBOX_TEST_SECRET"] = SECRET
+    try:
+        made = Sandbox(SandboxConfig(refuse=[], port=0))
+    except ConfigError as e:
+        pytest.skip(f"no unprivileged namespaces: {e}"[:200])
+    with made:
+        yield made
+    del os.environ["SANDBOX_TEST_SECRET"]
+
+
+def said(box, program, seconds=3.0):
+    "What a program prints; it must end by itself"
+    run = box.run(program, seconds=seconds)
+    assert run.code == 0, run
+    return run.output
+
+
+@pytest.mark.parametrize("seconds", [0, -1, math.nan, math.inf, 1e9])
+def test_a_time_limit_that_is_none_is_refused(box, seconds):
+    with pytest.raises(DataError, match="seconds must be above 0"):
+        box.score("x = 1", ["assert x == 1"], seconds)
+
+
+# ---------------------------------------------------------------- the published fixtures
+
+
+def test_a_right_a_wrong_and_an_endless_test(box):
+    begin = time.perf_counter()
+    found = box.score(MORE, CLASSIC)
+    assert (
+        found.results == [1, 0, 0] and 0 <= found.runtimes[0] < 1 and found.runtimes[1:] == [-1, -1]
+    )
+    assert time.perf_counter() - begin < 4
+
+
+def test_modules_of_the_published_list_are_refused_and_words_about_them_are_not():
+    found = ProgramScore([0], [-1.0])
+    for program in (
+        "import os",
+        "import sys, os.path as p",
+        "  from os import fork",
+        "from torch.nn import Linear",
+        "import threading",
+    ):
+        assert _imported(program) & {*SandboxConfig().refuse}, program
+    for program in (
+        "import osmium",
+        "# import os",
+        "x = 'threading'",
+        "from . import os_",
+        "import sys  # not os",
+        "important = 1",
+    ):
+        assert not _imported(program) & {*SandboxConfig().refuse}, program
+    begin = time.process_time()
+    (
+        _imported("import " + "a,  " * 50_000 + "!"),
+        _imported(" " * 100_000 + "x"),
+        _imported("from " * 50_000),
+    )
+    assert time.process_time() - begin < 2 and found.rate == 0
+
+
+def test_the_service_with_its_settings_gives_the_published_answers(box):
+    with Sandbox() as plain:
+        assert plain.score("import os\n" + MORE, CLASSIC[:1]) == ([0], [-1.0])
+        assert plain.score("import sys\nsys.exit(0)\n" + MORE, CLASSIC[:1]).results == [0]
+        found = plain.score(
+            "print(2 * int(input()))",
+            [{"input": "4\n", "output": "8\n"}, {"input": "4\n", "output": "9"}],
+        )
+        assert found.results == [1, 0] and min(found.runtimes) >= 0
+
+
+@pytest.mark.parametrize(
+    "program, given, output, passed, ran",
+    [
+        ("print(input())", "a", "a", 1, True),
+        ("print(1.50, 2)", "", "1.5 2.0", 1, True),
+        ("print('a\\nb ')", "", "a\nb", 1, True),
+        ("raise SystemExit", "", "", 1, True),
+        ("import sys; sys.exit(3)", "", "", 0, False),
+        ("1/0", "", "", 0, False),
+        ("def", "", "", 0, False),
+        ("while True: pass", "", "", 0, False),
+        ("import atexit; atexit.register(print, 5)", "", "5", 1, True),
+        ("import sys; sys.stdout.write(sys.stdin.read())", "é\n" * 1000, "é\n" * 1000, 1, True),
+        ("if __name__ == '__main__': print(1)", "", "1", 1, True),
+        (
+            "from dataclasses import dataclass\n@dataclass\nclass A:\n    x: int\nprint(A(1).x)",
+            "",
+            "1",
+            1,
+            True,
+        ),
+        ("from threading import Thread\nThread(target=lambda: print(7)).start()", "", "7", 1, True),
+    ],
+)
+def test_programs_that_print(box, program, given, output, passed, ran):
+    found = box.score(program, [{"input": given, "output": output}])
+    assert found.results == [passed] and (found.runtimes[0] >= 0) is ran
+
+
+@pytest.mark.parametrize(
+    "program, test, passed",
+    [
+        ("x = (1, [2.5], {'a': {3}})", "assert x == (1, [2.5], {'a': {3}})", 1),
+        ("x = [1]", "assert x == (1,)", 0),
+        ("x = 2.0", "assert 2 == x", 1),
+        ("x = True", "assert x is True", 1),
+        ("x = 1", "assert x is True", 0),
+        ("def f(n): return n % 2 == 0", "assert f(2) and not f(3)", 1),
+        ("def f(n): return True", "assert not f(3)", 0),
+        ("def f(): return .1 + .2", "assert abs(f() - .3) < 1e-6", 1),
+        (
+            "def f(n): return n",
+            "def check(candidate):\n    assert candidate(1) == 1\n    assert "
+            "candidate(2) == 2\ncheck(f)",
+            1,
+        ),
+        (
+            "def f(n): return 1",
+            "def check(candidate):\n    assert candidate(1) == 1\n    assert "
+            "candidate(2) == 2\ncheck(f)",
+            0,
+        ),
+        ("def f(n): return n", "for n in range(3): assert f(n) == n", 1),
+        ("def f(n): return 0", "for n in range(3): assert f(n) == n", 0),
+        ("def f(): raise ValueError", "try: f()\nexcept ValueError: pass\nelse: assert False", 1),
+        (
+            "class S:\n    def __init__(self): self.a = []\n    def push(self, x): "
+            "self.a.append(x)",
+            "s = S()\ns.push(3)\nassert s.a == [3]",
+            1,
+        ),
+        ("x = 3", "assert x in (1, 2)", 0),
+        ("x = b'a'", "assert x == b'a'", 1),
+        ("from collections import Counter\nx = Counter('aab')", "assert x == {'a': 2, 'b': 1}", 1),
+        ("x = float('nan')", "assert x != 1", 1),
+        ("x = object()", "assert x == 1", 0),
+        ("x = 10 ** 5000", "assert x == 1", 0),
+        ("x = []; x.append(x)", "assert x == []", 0),
+        ("x = 3", "assert x == y", 0),
+        ("x = 'a' * 10**6", "assert x == 'a'", 0),
+        ("x = 1 + 2j", "assert x == 1 + 2j", 1),
+        ("x = frozenset([1])", "assert x == {1}", 1),
+        ("x = 1", "x", 1),
+        (
+            "from fractions import Fraction\nx = Fraction(1, 2)",
+            "assert x == .5 and abs(.4 - x) <= .2",
+            1,
+        ),
+        ("from decimal import Decimal\nx = Decimal(1)", "assert x == 1", 1),
+        ("from decimal import Decimal\nx = Decimal('sNaN')", "assert x == 1", 0),
+        ("x = 'a'", "assert abs(x - 1) < 2", 0),
+        ("x = 4", "assert 1e-6 > abs(4 - x)", 1),
+        ("x = 4", "assert abs(x - 3) < 1", 0),
+    ],
+)
+def test_what_a_statement_asks_is_compared_as_python_would(box, program, test, passed):
+    assert box.score(program, [test]).results == [passed]
+
+
+# ---------------------------------------------------------------- the red team: resources
+
+
+def test_a_fork_bomb_ends_with_its_program(box):
+    begin = time.perf_counter()
+    assert (
+        box.run(
+            "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass", seconds=1
+        ).code
+        is None
+    )
+    assert time.perf_counter() - begin < 8 and box.score(MORE, CLASSIC[:1]).results == [1]
+    assert (
+        said(
+            box,
+            "import os, time\nn = 0\ntry:\n    while True:\n        if not os.fork(): "
+            "time.sleep(9)\n        n += 1\nexcept OSError: print(n)",
+        )
+        == "7\n"
+    )
+
+
+def test_memory_is_bounded_also_where_no_limit_counts_it(box):
+    assert said(box, "try: bytearray(10 ** 9)\nexcept MemoryError: print('no')") == "no\n"
+    kinds = (
+        "import ctypes, os\nc = ctypes.CDLL(None)\nprint(c.shmget(0, 10 ** 9, 0o1600), "
+        "c.syscall(319 if os.uname().machine == 'x86_64' else 279, b'', 0))"
+    )
+    assert said(box, kinds) == "-1 -1\n"
+
+
+def test_the_disk_is_a_small_folder_that_is_gone_afterwards(box):
+    fill = (
+        "n = 0\ntry:\n    for i in range(100):\n        with open(f'/tmp/{i}', 'wb') as f: "
+        "n += f.write(bytes(2 ** 20))\nexcept OSError: print(n)"
+    )
+    assert 8 * 2**20 < int(said(box, fill)) <= 16 * 2**20
+    assert (
+        int(
+            said(
+                box,
+                "n = 0\ntry:\n    while True:\n        open(f'/tmp/{n}', "
+                "'w').close()\n        n += 1\nexcept OSError: print(n)",
+            )
+        )
+        <= 1024
+    )
+    assert said(box, "import os; print(os.listdir('/tmp'), os.getcwd())") == "[] /tmp\n"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "while True: print('x' * 1000)",
+        "import os\nwhile True: os.write(1, b'x' * 65536)",
+        "import os\nwhile True: os.write(3, b'[' * 65536)",
+    ],
+)
+def test_output_without_end_is_cut(box, program):
+    begin = time.perf_counter()
+    run = box.run(program, seconds=2)
+    assert run.code not in (0, None), "the limit of a file must end it, not the time"
+    assert (
+        len(run.output) <= 4 * 2**20
+        and len(run.said) <= MAX_SAID + 1
+        and time.perf_counter() - begin < 8
+    )
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import signal\nfor s in range(1, 65):\n    try: signal.signal(s, "
+        "signal.SIG_IGN)\n    except (OSError, ValueError): pass\nwhile True: pass",
+        "import time; time.sleep(99)",
+        "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)\nwhile True: pass",
+        "import threading\nthreading.Thread(target=lambda: [0 for _ in iter(int, 1)]).start()",
+        "import atexit\natexit.register(lambda: [0 for _ in iter(int, 1)])",
+    ],
+)
+def test_a_program_that_will_not_end_is_ended(box, program):
+    begin = time.perf_counter()
+    assert box.run(program, seconds=0.5).code is None and time.perf_counter() - begin < 5
+
+
+# ---------------------------------------------------------------- the red team: reaching out
+
+
+def test_no_network(box):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.2)
+        tries = (
+            "import socket\nfor kind in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX, "
+            "40):\n    try: socket.socket(kind); print('open')\n    except OSError as e: "
+            "print(e.errno)\ntry: socket.create_connection(('127.0.0.1', "
+            f"{server.getsockname()[1]}), 1)\nexcept OSError as e: print(e.errno)"
+        )
+        assert said(box, tries).split() == ["1"] * 5
+        with pytest.raises(TimeoutError):
+            server.accept()
+    assert (
+        said(
+            box,
+            "print(*(line.split(':')[0].strip() for line in open('/proc/net/dev') if ':' in line))",
+        ).strip()
+        == "lo"
+    )
+
+
+def test_proc_shows_no_process_of_the_machine(box):
+    assert (
+        said(box, "import os; print([p for p in os.listdir('/proc') if p.isdigit()], os.getpid())")
+        == "['1'] 1\n"
+    )
+    assert said(
+        box, "try: open('/proc/sys/kernel/core_pattern', 'w')\nexcept OSError as e: print(e.errno)"
+    ) in ("13\n", "30\n")
+
+
+def test_secrets_of_the_server_are_nowhere(box, tmp_path):
+    assert os.environ["SANDBOX_TEST_SECRET"] == SECRET
+    (tmp_path / "key").write_text(SECRET)
+    program = f"""import glob, os
+found = [repr(dict(os.environ))]
+for path in [*glob.glob('/proc/*/environ'), *glob.glob('/proc/*/cmdline'),
+             {str(tmp_path / "key")!r}, os.path.expanduser('~/.ssh/id_rsa'),
+             '/etc/passwd', '/etc/shadow', '/run/secrets']:
+    try: found.append(open(path, 'rb').read().decode('latin-1'))
+    except OSError: pass
+os.symlink({str(tmp_path)!r}, '/tmp/out')
+print({SECRET!r} in ''.join(found), len(found), os.listdir('/'), os.path.exists('/tmp/out/key'),
+      sorted(os.listdir('/proc/self/fd')), sorted(os.environ))"""
+    there, count, *_ = said(
+        box,
+        program.replace(
+            f"print({SECRET!r}",
+            "S = bytes.fromhex('" + SECRET.encode().hex() + "').decode()\nprint(S",
+        ),
+    ).split()
+    assert there == "False" and count == "7", (
+        "the environment as Python, as three names of this process, and its command"
+    )
+    shown = said(box, program)
+    assert (
+        "home" not in shown
+        and "'etc'" not in shown
+        and "'run'" not in shown
+        and shown.rstrip().endswith("['0', '1', '2', '3', '4'] ['HOME', 'LANG', 'PATH']")
+        and "] False [" in shown
+    )
+
+
+def test_nothing_is_written_outside_of_the_folder(box, tmp_path):
+    (tmp_path / "mine").write_text("as it was")
+    program = f"""import os, sys
+os.symlink({str(tmp_path / "mine")!r}, '/tmp/link')
+done = []
+for path in ('/tmp/link', {str(tmp_path / "new")!r}, '/new', '/usr/new', '/usr/lib/new',
+             '/etc/new', '/dev/new', '/proc/new', '/tmp/../new', sys.base_prefix + '/new',
+             os.__file__):
+    try: open(path, 'a').close(); done.append(path)
+    except OSError: pass
+print(done)"""
+    assert (
+        said(box, program) == "[]\n"
+        and (tmp_path / "mine").read_text() == "as it was"
+        and [p.name for p in tmp_path.iterdir()] == ["mine"]
+    )
+    last = {
+        line.split()[1]: line.split()[3].split(",")[0]
+        for line in said(box, "print(open('/proc/self/mounts').read())").splitlines()
+        if line
+    }
+    assert {path for path, way in last.items() if way != "ro"} == {"/tmp"}
+
+
+def test_signals_reach_nobody_else(box):
+    keeper = box.keeper._process.pid
+    run = box.run(
+        "import os, signal\nprint(os.getppid(), flush=True)\nfor who in (-1, "
+        f"os.getppid(), 2, {os.getpid()}, {keeper}, {keeper + 1}):\n    try: "
+        "os.kill(who, signal.SIGKILL)\n    except OSError: pass"
+    )
+    assert (
+        run.output == "0\n"
+        and box.keeper._process.poll() is None
+        and box.keeper._process.pid == keeper
+        and box.score(MORE, CLASSIC[:1]).results == [1]
+    )
+
+
+def named(name):
+    return [p for p in Path("/proc").glob("[0-9]*/comm") if name in _read(p)]
+
+
+def _read(path):
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+DAEMON = """import ctypes, os, time
+if not os.fork():
+    os.setsid()
+    if not os.fork():
+        ctypes.CDLL(None).prctl(15, {name!r}.encode(), 0, 0, 0)
+        for i in (0, 1, 2, 3): os.close(i)
+        time.sleep(30)
+    os._exit(0)
+time.sleep(.2)
+print('gone on')"""
+
+
+def test_daemons_end_with_their_program(box):
+    assert said(box, DAEMON.format(name="rogue-in")) == "gone on\n" and not named("rogue-in")
+
+
+def test_no_privilege_is_left_and_none_can_be_won(box):
+    status = dict(
+        line.split(":\t")
+        for line in said(box, "print(open('/proc/self/status').read())").splitlines()
+        if ":\t" in line
+    )
+    assert (
+        {int(status[f"Cap{kind}"], 16) for kind in ("Inh", "Prm", "Eff", "Amb")} == {0}
+        and status["NoNewPrivs"].strip() == "1"
+        and status["Seccomp"].strip() == "2"
+    )
+    tries = (
+        "import ctypes\nc = ctypes.CDLL(None)\nprint(c.unshare(0x10000000), c.mount(b'x', "
+        "b'/tmp', b'tmpfs', 0, None), c.umount2(b'/proc', 2), c.chroot(b'/tmp'), "
+        "c.ptrace(0, 0, 0, 0), c.setuid(0), c.sethostname(b'x', 1))"
+    )
+    assert {*said(box, tries).split()} == {"-1"}
+    assert (
+        said(
+            box,
+            "import ctypes, os\nc = ctypes.CDLL(None)\nprint(c.syscall(56 if "
+            "os.uname().machine == 'x86_64' else 220, 0x10000000 | 17, 0, 0, 0, 0))",
+        )
+        == "-1\n"
+    ), "clone must make no namespace of users either"
+
+
+# ---------------------------------------------------------------- the red team: passing without
+# being right
+
+FRAMES = """import json, os, sys
+def words():
+    frame, found = sys._getframe(), set()
+    while frame:
+        for value in [*frame.f_locals.values(), *frame.f_globals.values()]:
+            if isinstance(value, dict):
+                texts = {v for v in value.values() if isinstance(v, str)}
+                found |= {v for v in texts if v.startswith('word_')}
+        frame = frame.f_back
+    return found
+"""
+CHEATS = {
+    "an object that equals everything": "class Any:\n"
+    "    __eq__ = __lt__ = __contains__ = lambda *a: True\n"
+    "    def __ne__(self, o): return False\ndef more(n): return Any()",
+    "an int that equals everything": "class Any(int):\n    __eq__ = lambda *a: True\n"
+    "    __hash__ = None\ndef more(n): return Any(7)",
+    "a result on stdout": "print('{\"results\": [1]}\\n[1]\\npassed')\ndef more(n): return 0",
+    "os._exit": "import os\nos._exit(0)",
+    "os._exit in the call": "import os\ndef more(n): os._exit(0)",
+    "sys.exit in the call": "import sys\ndef more(n): sys.exit(0)",
+    "assert that does nothing": "import builtins\nbuiltins.AssertionError = Warning\n"
+    "builtins.int = lambda *a: 2\ndef more(n): return 0",
+    "comparison of a library": "import operator, json\noperator.eq = lambda *a: True\n"
+    "json.dumps = lambda *a, **k: '{\"claims\": []}'\ndef more(n): return 0",
+    "import hook": "import sys\nclass Hook:\n    def find_spec(self, *a): raise "
+    "SystemExit(0)\nsys.meta_path.insert(0, Hook())\nsys.modules.clear()\ndef more(n): "
+    "return 0",
+    "trace": "import sys\nsys.settrace(lambda f, *a: f.f_locals.update(value=7))\ndef more(n): "
+    "return 0",
+    "a file of results": "import os\nfor fd in range(16):\n    "
+    'try: os.write(fd, b\'{"word": "", "claims": [[0, 2]]}\\n{"code": 0, "seconds": 0}\\n\')\n'
+    "    except OSError: pass\nos._exit(0)",
+    "the word of the run, and a guess": FRAMES
+    + "[word] = words()\nos.write(3, json.dumps({'word': word, 'claims': [[0, "
+    "5]]}).encode())\nos._exit(0)",
+    "the word of the run, and no claim": FRAMES
+    + "[word] = words()\nos.write(3, json.dumps({'word': word, 'claims': "
+    "[]}).encode())\nos._exit(0)",
+    "claims that break the reader": FRAMES
+    + "[word] = words()\nos.write(3, json.dumps({'word': word, 'claims': [[0, ['dict', "
+    "[[['list', []], 1]]]]]}).encode())\nos._exit(0)",
+}
+
+
+@pytest.mark.parametrize("name", CHEATS)
+def test_who_is_not_right_does_not_pass(box, name):
+    assert box.score(
+        CHEATS[name], ["assert more(1) == 2", "def check(f):\n    assert f(1) == 2\ncheck(more)"]
+    ).results == [0, 0]
+
+
+def test_a_distance_from_a_literal_is_measured_outside(box):
+    cheat = (
+        "class Near:\n    __sub__ = __rsub__ = lambda self, other: self\n    def "
+        "__abs__(self): return -1.0\ndef more(n): return Near()"
+    )
+    assert box.score(
+        cheat, ["assert abs(more(1) - 2) < 1e-6", "assert abs(2 - more(1)) <= 1e-6"]
+    ).results == [0, 0]
+
+
+def test_patched_builtins_are_put_back_where_a_test_compares_by_itself(box):
+    cheat = "import builtins\nbuiltins.abs = lambda x: 0\ndef more(n): return 0"
+    test = "import math\nfor n in (1, 2): assert abs(more(n) - n - 1) < .5"
+    assert box.score(cheat, [test]).results == [0] and box.score(MORE, [test]).results == [1]
+
+
+def test_what_is_expected_never_enters_the_process(box):
+    search = (
+        "import sys\ndef more(n):\n    f, seen = sys._getframe(1), ''\n    while f:\n      "
+        "  seen += repr(f.f_locals) + repr(f.f_globals) + repr(f.f_code.co_consts)\n       "
+        " f = f.f_back\n    return str(n * 1000 + 242) in seen"
+    )
+    assert box.score(
+        search,
+        ["assert more(4) is False", "assert more(4) == 4242", "x = 4242\nassert more(4) is True"],
+    ).results == [1, 0, 1]
+    assert "4242" not in _read_test("assert more(1) == 4242", "w")[0]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{}",
+        b'{"word": "w"}',
+        b'{"word": "w", "claims": null}',
+        b'{"word": "w", "claims": [[0]]}',
+        b'{"word": "w", "claims": [["0", 2]]}',
+        b'{"word": "w", "claims": [[[0], 2]]}',
+        b'{"word": "w", "claims": [[-1, 2]]}',
+        b'{"word": "w", "claims": [[0, 2], [1, 2]]}',
+        b'{"word": "w", "claims": [[0, 2], [0, 3]]}',
+        b'{"word": "v", "claims": [[0, 2]]}',
+        b'{"word": "w", "claims": [[0, ["list"]]]}',
+        b'{"word": "w", "claims": [[0, ["complex", [1, 2, 3]]]]}',
+        b'{"word": "w", "claims": [[0, ["bytes", "zz"]]]}',
+        b'{"word": "w", "claims": [[0, ["set", [["list", []]]]]]}',
+        b"\xff" * 100,
+        b"[" * 50_000,
+        b'{"word": "w", "claims": [[0, ' + b'["list", [' * 5000,
+        b"9" * 6000,
+        b"x" * (MAX_SAID + 1),
+    ],
+)
+def test_hostile_claims_are_no_pass_and_no_error(told):
+    _, checks = _read_test("assert f() == 2", "w")
+    assert _answered(b'{"word": "w", "claims": [[0, 2]]}', "w", checks) and not _answered(
+        told, "w", checks
+    )
+
+
+@pytest.mark.parametrize(
+    "test", ["assert (", "\0", "(" * 5000, "-" * 50_000 + "1", "x" + ".a" * 20_000 + " =", "def"]
+)
+def test_a_test_that_is_no_python_is_an_error_and_no_zero(test):
+    with pytest.raises(DataError, match="no Python"):
+        _read_test(test, "w")
+
+
+def test_hostile_texts_take_linear_time():
+    begin = time.process_time()
+    for unit in ("```\n", "```py\n", "~~~~\n", "`", " ", "\n", "```a", "    ```\n"):
+        _find_program(unit * (200_000 // len(unit)))
+    for unit in ("1 ", "1e9 ", "9", "\n", "nan ", "."):
+        _same_output(unit * 20_000, unit * 20_000 + "1")
+    assert time.process_time() - begin < 5
+
+
+# ---------------------------------------------------------------- without containment, and the
+# service
+
+
+def test_without_a_tool_nothing_runs(monkeypatch, capsys):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(ConfigError, match="none is run"):
+        Sandbox()
+    assert (
+        main(["classmate", "sandbox", "--sandbox.port=0"]) == 2
+        and "none is run" in capsys.readouterr().err
+    )
+
+
+def test_where_namespaces_are_refused_nothing_runs(monkeypatch, tmp_path):
+    (tmp_path / "unshare").write_text(
+        "#!/bin/sh\necho 'unshare failed: Operation not permitted' >&2\nexit 1\n"
+    )
+    (tmp_path / "unshare").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match="not permitted"):
+        Sandbox()
+    monkeypatch.setattr("humanlm.classmate.programs.platform.machine", lambda: "riscv64")
+    with pytest.raises(ConfigError, match="riscv64"):
+        keeper_command()
+
+
+def test_the_key_is_required_elsewhere(monkeypatch):
+    monkeypatch.delenv("HUMANLM_SANDBOX_KEY", raising=False)
+    for host in ("0.0.0.0", "::", "192.0.2.1"):
+        with pytest.raises(ConfigError, match="HUMANLM_SANDBOX_KEY"):
+            sandbox_command([f"--sandbox.host={host}"])
+    monkeypatch.setenv("HUMANLM_SANDBOX_KEY", "k")
+    assert sandbox_command(["--sandbox.host=0.0.0.0", "--dry-run"]) == 0
+
+
+class Scripted:
+    "A sandbox that answers what it is told"
+
+    def __init__(self, *found):
+        self.found, self.hold = list(found), threading.Event()
+
+    def score(self, program, tests, seconds=None):
+        if program == "wait":
+            self.hold.wait(10)
+        if program == "fail":
+            raise SandboxError("it is down")
+        return ProgramScore([1] * len(tests), [seconds] * len(tests))
+
+
+def post(url, body, **headers):
+    body = body if isinstance(body, bytes) else json.dumps(body).encode()
+    try:
+        with urllib.request.urlopen(
+            urllib.request.Request(url, body, {"Content-Type": "application/json"} | headers),
+            timeout=20,
+        ) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as e:
+        return e.code, e.read().decode()
+
+
+@pytest.mark.parametrize(
+    "where, body, status",
+    [
+        ("", {"program": "", "tests": ["x"]}, 200),
+        ("", {"program": "", "tests": '["x"]', "max_execution_time": 2}, 200),
+        ("_stdio", {"program": "", "tests": [{"input": "", "output": ""}]}, 200),
+        ("", {"program": "", "tests": "__import__('os').abort()"}, 400),
+        ("", {"program": "", "tests": ["x"] * 1001}, 400),
+        ("_stdio", {"program": "", "tests": ["x"]}, 400),
+        ("", {"program": None, "tests": ["x"]}, 400),
+        ("", {"program": "", "tests": ["x"], "max_execution_time": 1e9}, 400),
+        ("", b'{"program": "", "tests": ["x"], "max_execution_time": NaN}', 400),
+        ("", {"program": "", "tests": ["x"], "max_time": 1}, 400),
+        ("", b"[" * 9000, 400),
+        ("", b" " * 5_000_001, 413),
+        ("", {"program": "fail", "tests": ["x"]}, 500),
+        ("_x", {}, 404),
+    ],
+)
+def test_requests_that_cannot_be_answered_say_why(where, body, status):
+    with serving_app(_make_sandbox_app(Scripted())) as url:
+        found, answer = post(f"{url}/test_program{where}", body)
+        assert found == status and (
+            answer["results"] == [1] if status == 200 else "message" in answer
+        )
+
+
+def test_names_of_others_and_wrong_keys_are_sent_away_and_so_is_a_crowd(monkeypatch):
+    monkeypatch.setattr("humanlm.classmate.service.MAX_WAITING", 2)
+    with serving_app(_make_sandbox_app(Scripted())) as url:
+        assert json.loads(urllib.request.urlopen(f"{url}/health").read()) == {"status": "healthy"}
+        assert (
+            post(f"{url}/test_program", {"program": "", "tests": ["x"]}, Host="evil.example")[0]
+            == 403
+        )
+    held = Scripted()
+    with serving_app(_make_sandbox_app(held, "the key é")) as url:
+        asked = {"program": "", "tests": ["x"]}
+        assert (
+            post(f"{url}/test_program", asked)[0]
+            == 401
+            == post(f"{url}/test_program", asked, Authorization="Bearer the ke")[0]
+        )
+    with serving_app(_make_sandbox_app(held, "k")) as url:
+        assert post(f"{url}/test_program", asked, Authorization="Bearer k")[
+            0
+        ] == 200 and SandboxClient(url, "k").score("", ["x"], 2.0) == ([1], [2.0])
+        with pytest.raises(SandboxError, match="401"):
+            SandboxClient(url).score("", ["x"])
+        crowd = [
+            threading.Thread(
+                target=post,
+                args=(f"{url}/test_program", {"program": "wait", "tests": ["x"]}),
+                kwargs={"Authorization": "Bearer k"},
+            )
+            for _ in range(2)
+        ]
+        for thread in crowd:
+            thread.start()
+        time.sleep(0.5)
+        try:
+            assert post(f"{url}/test_program", asked, Authorization="Bearer k")[0] == 503
+        finally:
+            held.hold.set()
+        for thread in crowd:
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"{}",
+        b"[]",
+        b"no",
+        b'{"results": [1], "runtimes": [0]}',
+        b'{"results": [2, 1], "runtimes": [0, 0]}',
+        b'{"results": ["x", 1], "runtimes": [0, 0]}',
+        b'{"results": [1, 0], "runtimes": null}',
+    ],
+)
+def test_a_service_that_answers_nonsense_is_a_failure_and_no_score(monkeypatch, answer):
+    import io
+
+    monkeypatch.setattr("urllib.request.OpenerDirector.open", lambda *a, **k: io.BytesIO(answer))
+    with pytest.raises(SandboxError):
+        SandboxClient("http://127.0.0.1:1").score("", ["x", "y"])
+
+
+def test_a_keeper_that_dies_is_an_error_then_a_new_one(box):
+    with Sandbox(SandboxConfig(refuse=[])) as own:
+        job = threading.Timer(0.3, own.keeper._process.kill)
+        job.start()
+        with pytest.raises(SandboxError):
+            own.score("", ["while True: pass"], 5)
+        own.keeper._process.wait()
+        assert own.score(MORE, CLASSIC[:1]).results == [1]
+
+
+# ---------------------------------------------------------------- the reward
+
+
+def test_the_reward_is_the_share_of_tests_and_nan_where_nothing_is_known(box):
+    answer, gold = (
+        f"First:\n```\nbad(\n```\nBetter:\n```python\n{MORE}\n```\nDone.",
+        json.dumps(["assert more(1) == 2", "assert more(2) == 3", "assert more(1) == 1"]),
+    )
+    assert code_verifier(box)(answer, gold).value == pytest.approx(2 / 3)
+    assert code_verifier(box)("no program", gold)[:4] == (0.0, "", "", False)
+    assert (
+        code_verifier(box)(
+            "```\nprint(int(input()) * 2)\n```", json.dumps([{"input": "2", "output": "4"}])
+        ).value
+        == 1
+    )
+    for verify, broken in (
+        (code_verifier(Scripted()), "[]"),
+        (code_verifier(Scripted()), "no"),
+        (code_verifier(box), '["assert ("]'),
+        (code_verifier(SandboxClient("http://127.0.0.1:9")), gold),
+    ):
+        verdict = verify(answer, broken)
+        assert math.isnan(verdict.value) and verdict.why
+
+
+def test_the_keeper_knows_only_the_standard_library():
+    import ast
+    import sys
+
+    tree = ast.parse(Path(cell.__file__).read_text("utf-8"))
+    names = {
+        a.name.split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for a in node.names
+    } | {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert names <= sys.stdlib_module_names and shutil.which("true")
+
+
+PROGRAM = "def double(x):\n    return 2 * x"
+
+
+@pytest.mark.parametrize("label", ["python", "py", "Python3", "{.python}", ""])
+@pytest.mark.parametrize(
+    "behind",
+    [
+        "```bash\npython x.py\n```",
+        "```output\n4\n```",
+        "```\n[2, 4]\n```",
+        "```python\n# so\n>>> double(2)\n4\n```",
+        "```py\nIn [1]: double(2)\nOut[1]: 4\n```",
+        "~~~json\n{}\n~~~",
+        "```sh\nls",
+    ],
+)
+def test_the_program_is_the_python_block_whatever_stands_behind_it(label, behind):
+    assert _find_program(f"Here:\n```{label}\n{PROGRAM}\n```\nThen:\n{behind}\n") == PROGRAM
+
+
+def test_the_last_program_counts_and_one_in_an_open_thought_does_not():
+    assert _find_program("```python\na = 1\n```\n```python\nb = 2\n```") == "b = 2"
+    assert _find_program("<think>\n```python\na = 1\n```") == ""
+    assert (
+        _find_program("1. So:\n    ```python\n    s.split('</think>')\n    ```")
+        == "s.split('</think>')"
+    )

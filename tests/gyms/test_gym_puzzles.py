@@ -1,0 +1,406 @@
+"""Template, function, search: what they pay and refuse, and published rows."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from humanlm.core.basics import ConfigError, DataError, read_jsonl, run_sync
+from humanlm.gyms.conformance import gym_problems, template
+from humanlm.gyms.function import _apply_rule, _FunctionTask, function
+from humanlm.gyms.protocol import GymConfig, ToolCall, find_gym, play_through
+from humanlm.gyms.search import (
+    _same_answer,
+    _search_tasks,
+    _SearchConfig,
+    _SearchTask,
+    _WebPage,
+    search,
+    serper,
+)
+
+DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
+needs_rows = pytest.mark.skipif(
+    not (DATA / "userrl").is_dir(), reason="set HUMANLM_DATA to a folder with userrl"
+)
+GYMS = [template, function, search]
+HIDDEN = _FunctionTask("hidden", "a * (b - c) + d", (3, 5, 2, 3), 12.0)
+RIVER = _SearchTask(
+    "river",
+    "Which river flows through Sabero?",
+    "Mirale",
+    ("the Mira",),
+    (_WebPage("Sabero", "Sabero lies on the Mirale."), _WebPage("Tovi", "A town.")),
+)
+
+
+def say(env, *calls: str):
+    "Execute calls; the turns"
+    return [run_sync(env.step(call)) for call in calls]
+
+
+# ---- all four
+
+
+@pytest.mark.parametrize("gym", GYMS, ids=lambda gym: gym.name)
+def test_a_gym_of_puzzles_passes_the_suite(gym):
+    assert run_sync(gym_problems(gym, count=8)) == []
+
+
+@pytest.mark.parametrize(
+    "name, gym",
+    [
+        ("FunctionGym", function),
+        ("interact_searchgym", search),
+        ("bamboogle", search),
+        ("TemplateGym-v0", template),
+    ],
+)
+def test_published_names_lead_to_the_gym(name, gym):
+    assert find_gym(name) is gym
+
+
+# ---- function (11.6)
+
+
+def test_function_actions_do_what_the_published_table_says():
+    env = function.play(HIDDEN)
+    for call, words, fault in [
+        ("[action] 1 2 3 4", "the result is 3.", ""),
+        ("[action] 1-2 3 4", "the result is -1.", ""),
+        ("[action] 1 2 3", "four whole", "format"),
+        ("[action] 1 2 3 4 5", "four whole", "format"),
+        ("[action] 3 5 2 3", "must find", "test"),
+        ("[search] Test ", "a = 3, b = 5, c = 2, d = 3", ""),
+        ("[search] the rule", "Only the word", "format"),
+        ("[answer] ", "one number", "format"),
+        ("[answer] twelve", "one number", "format"),
+        ("[answer] inf", "not right", ""),
+        ("no call", "[action]", "no_call"),
+        ("[answer] 12.0000009", "is right", ""),
+    ]:
+        turn = say(env, call)[0]
+        assert words in turn.feedback and turn.fault == fault, turn
+    assert env.stop == "done" and env.score == 1 and "12" not in env.turns[8].feedback
+    ended = function.play(HIDDEN)
+    assert (
+        "12" not in say(ended, "[finish]")[0].feedback
+        and ended.stop == "finish"
+        and ended.score == 0
+    )
+
+
+@pytest.mark.parametrize(
+    "probe",
+    ["3.0000001 5 2 3", "3 5 2 3.4", "3.0 5.0 2.0 3.0", "+3 5 2 3", "003 5 2 3", "3 5 2 2.9999999"],
+)
+def test_function_refuses_a_probe_beside_the_test(probe):
+    assert say(function.play(HIDDEN), f"[action] {probe}")[0].fault in ("format", "test")
+
+
+def test_function_guessing_does_not_pay():
+    def sweep(env):
+        return ToolCall("answer", str(len(env.turns)))
+
+    def mean(config):
+        return sum(
+            run_sync(play_through(function.play(task, config), sweep)).score for task in tasks
+        ) / len(tasks)
+
+    tasks = [task for task in function.tasks(300, 3) if 0 <= task.expected < 16]
+    assert len(tasks) > 30 and mean(GymConfig(compat="userrl")) == 1 and mean(GymConfig()) < 0.35
+    assert len(run_sync(play_through(function.play(HIDDEN), sweep)).turns) == 3
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "9 ** 9 ** 9 ** 9",
+        "a ** b ** c ** d",
+        "(a ** b) ** (c ** d)",
+        "a / (b - b)",
+        "(a - b) ** (c / d)",
+        "-a ** (1 / b)",
+        "a ** -(b ** c ** d)",
+    ],
+)
+def test_no_probe_builds_a_giant_number(rule):
+    for values in [(999_999,) * 4, (-999, 999, 999, 999), (0, 0, 0, 0), (1, 2, 3, 4)]:
+        value = _apply_rule(rule, values)
+        assert value is None or abs(value) <= 1e12
+
+
+# ---- search (11.12)
+
+
+def test_search_refuses_the_sixth_search_and_counts_empty_ones():
+    env = search.play(RIVER)
+    turns = say(env, "[search] sabero", "[search] ", *["[search] river"] * 3, "[search] sabero")
+    assert (
+        "1. Sabero: Sabero lies" in turns[0].feedback
+        and turns[1].fault == "format"
+        and "left: 0" in turns[4].feedback
+    )
+    assert turns[5].fault == "budget" and "Sabero" not in turns[5].feedback
+    assert say(env, "[answer] mirale!")[0].reward == 1
+
+
+@pytest.mark.parametrize(
+    "said, gold, right",
+    [
+        ("June 20, 1837", "20 June 1837", True),
+        ("the 20th of June, 1837", "20 June 1837", True),
+        ("1837-06-20", "20 June 1837", True),
+        ("Sept 1, 1900", "1 September 1900", True),
+        ("19 June 1837", "20 June 1837", False),
+        ("June 1837", "20 June 1837", False),
+        ("6300 km", "6,300 km", True),
+        ("6301 km", "6,300 km", False),
+        ("the Habsburgs", "Habsburgs", True),
+        ("10.80", "10.8", True),
+        ("10.08", "10.8", False),
+        ("three", "3", True),
+        ("Toghon Temür", "Toghon Temur", True),
+        ("SATURN-V.", "Saturn V", True),
+        ("Saturn 1B", "Saturn V", False),
+        ("Sir Nicholas Bacon", "Nicholas Bacon", True),
+        ("not Sir Nicholas Bacon", "Sir Nicholas Bacon", False),
+        ("1823, 1824, 1825", "1823", False),
+        ("Rome Madrid", "Madrid", False),
+        ("", "Madrid", False),
+        ("...", "Madrid", False),
+        ("the", "the", False),
+    ],
+)
+def test_answers_are_compared_as_people_would(said, gold, right):
+    assert _same_answer(said, gold) is right
+
+
+def test_search_answers_to_catch_all_do_not_pay():
+    names = sorted({page.title for task in _search_tasks(16, 0) for page in task.pages})
+    for task in _search_tasks(16, 0):
+        env = search.play(task)
+        turns = say(
+            env,
+            f"[answer] {' '.join(names)}",
+            f"[answer] {task.answer} or {names[0]} or {names[1]}",
+            f"[answer] not {task.answer}",
+            "[answer] yes",
+        )
+        assert (
+            [turn.reward for turn in turns] == [0] * 4
+            and turns[0].fault == "format"
+            and env.stop == "done"
+        )
+
+
+def test_search_guessing_ends_after_three_wrong_answers():
+    env = search.play(RIVER)
+    assert [turn.feedback for turn in say(env, *[f"[answer] Mir{n}" for n in range(3)])][
+        -1
+    ].endswith("left: 0.") and env.stop == "done"
+    with pytest.raises(DataError, match="has ended"):
+        say(env, "[answer] Mirale")
+    published = search.play(RIVER, _SearchConfig(compat="userrl"))
+    assert (
+        say(published, *[f"[answer] Mir{n}" for n in range(9)], "[answer] Mirale")[-1].reward == 1
+    )
+
+
+def test_search_a_judge_who_fails_gives_no_score_and_one_who_answers_decides():
+    asked = []
+
+    def judge(verdict):
+        return lambda env, role, payload: (
+            asked.append(payload),
+            asyncio.sleep(0, {"reasoning": "", "verdict": verdict}),
+        )[1]
+
+    failed = search.play(RIVER, judge=judge("Error"))
+    assert (
+        say(failed, "[answer] a stream")[0].fault == "user"
+        and failed.stop == "user_error"
+        and failed.score != failed.score
+    )
+    assert (
+        say(search.play(RIVER, judge=judge("yes")), "[answer] a stream")[0].reward == 1
+        and say(search.play(RIVER, judge=judge("no")), "[answer] a stream")[0].reward == 0
+    )
+    count = len(asked)
+    assert (
+        say(search.play(RIVER, judge=judge("no")), "[answer] The mirale.")[0].reward == 1
+        and len(asked) == count
+    )  # plainly the same: nobody is asked
+    assert asked[0] == {"question": RIVER.question, "gold": "Mirale", "said": "a stream"}
+
+
+async def own_searcher(query):
+    return [("<b>Found</b>", f"{query} " * 500), _WebPage("Second", "two")]
+
+
+async def broken_searcher(query):
+    raise ConnectionError("no route")
+
+
+async def strange_searcher(query):
+    return {"organic": []}
+
+
+def test_search_uses_the_searcher_that_it_is_given():
+    question = search.read({"id": 7, "question": "Who?", "answer": "Nobody"})
+    assert "Nothing was found" in say(search.play(question), "[search] who")[0].feedback
+    turn = say(search.play(question, _SearchConfig(searcher=own_searcher)), "[search] who")[0]
+    assert "2. Second: two" in turn.feedback and len(turn.feedback) < 700
+    for searcher in (broken_searcher, strange_searcher):
+        env = search.play(question, _SearchConfig(searcher=searcher))
+        assert say(env, "[search] who")[0].fault and env.score != env.score
+
+
+class Web(BaseHTTPRequestHandler):
+    "Answers as Serper does, as often as `replies` says, with what it was asked in `seen`"
+
+    replies, seen = [], []
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.seen.append((self.headers["X-API-KEY"], body))
+        status, text = self.replies.pop(0)
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *args):
+        pass
+
+
+def test_search_on_the_web_reads_its_key_when_it_is_made(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SERPER_API_KEY", raising=False)
+    code = "import humanlm.gyms.search, sys; assert 'httpx2' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    with pytest.raises(ConfigError, match="SERPER_API_KEY"):
+        run_sync(serper("life"))
+    monkeypatch.setenv("SERPER_API_KEY", "key-7")
+    found = {
+        "answerBox": {"title": "Box", "answer": "42"},
+        "organic": [{"title": "A", "snippet": "a", "link": "l"}, "odd", {"title": None}],
+    }
+    Web.replies[:] = [
+        (200, json.dumps(found)),
+        (200, "{}"),
+        (403, "{}"),
+        (200, "<html>"),
+        (200, "[]"),
+    ]
+    with ThreadingHTTPServer(("127.0.0.1", 0), Web) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        web = partial(serper, url=f"http://127.0.0.1:{server.server_port}/search")
+        env = search.play(RIVER, _SearchConfig(searcher=web))
+        turns = say(env, "[search] life", "[search] nothing", "[search] refused")
+        others = [search.play(RIVER, _SearchConfig(searcher=web)) for _ in range(2)]
+        for other in others:
+            say(other, "[search] broken")
+        server.shutdown()
+    assert "1. Box: 42\n2. A: a" in turns[0].feedback and "Nothing was found" in turns[1].feedback
+    assert (
+        env.stop == "user_error"
+        and "403" in turns[2].feedback
+        and [other.stop for other in others] == ["user_error"] * 2
+    )
+    assert Web.seen[0] == ("key-7", {"q": "life", "num": 15}) and "key-7" not in repr(env.turns)
+
+
+def test_search_on_the_web_follows_no_redirect(monkeypatch):
+    class Hostile(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            asked.append(self.path)
+            self.send_response(307)
+            self.send_header("Location", "/steal")
+            self.end_headers()
+
+        def log_message(self, *args):
+            pass
+
+    asked: list[str] = []
+    monkeypatch.setenv("SERPER_API_KEY", "key-7")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hostile) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        env = search.play(
+            RIVER,
+            _SearchConfig(
+                searcher=partial(serper, url=f"http://127.0.0.1:{server.server_port}/search")
+            ),
+        )
+        turns = say(env, "[search] life")
+        server.shutdown()
+    assert env.stop == "user_error" and "with status 307" in turns[0].feedback
+    assert asked == ["/search"]
+
+
+# ---- household
+
+
+# ---- published rows
+
+
+@needs_rows
+@pytest.mark.parametrize(
+    "gym, file, rows", [(function, "gym_function", 460), (search, "gym_search", 69)]
+)
+def test_published_rows_play(gym, file, rows):
+    tasks = [gym.read(row) for row in read_jsonl(DATA / "userrl" / f"{file}.jsonl")]
+    assert len(tasks) == len({task.id for task in tasks}) == rows
+    assert run_sync(gym_problems(gym, tasks=tasks, odd=8 * rows)) == []
+
+
+@needs_rows
+@pytest.mark.parametrize(
+    "gym, parquet, file",
+    [(function, "function_train", "gym_function"), (search, "search_bamboogle_dev", "gym_search")],
+)
+def test_published_parquet_rows_are_the_same_tasks(gym, parquet, file):
+    import pyarrow.parquet as pq
+
+    rows = pq.read_table(DATA / "userrl" / "parquet" / f"{parquet}.parquet").to_pylist()
+    known = {task.id: task for task in map(gym.read, read_jsonl(DATA / "userrl" / f"{file}.jsonl"))}
+    assert [gym.read(row) for row in rows] == [
+        known[row["reward_model"]["id"]] for row in rows
+    ] and find_gym(rows[0]["data_source"]) is gym
+    assert all(
+        str(
+            known[row["reward_model"]["id"]].expected
+            if gym is function
+            else known[row["reward_model"]["id"]].answer
+        )
+        == row["reward_model"]["ground_truth"].strip()
+        for row in rows
+    )
+
+
+GOOD = {"id": "f", "rule": "a + b * c - d", "test_case": [1, 2, 3, 4], "expected_result": 3.0}
+
+
+@pytest.mark.parametrize(
+    "gym, row, words",
+    [
+        (function, {}, "test_case"),
+        (function, GOOD | {"test_case": [1, 2, 3]}, "four whole"),
+        (function, GOOD | {"rule": "open('x')"}, "no arithmetic"),
+        (function, GOOD | {"expected_result": 4.0}, "the row says"),
+        (function, {"reward_model": {"id": "func-1"}}, "HUMANLM_DATA"),
+        (search, {"id": "b"}, "question"),
+        (search, {"id": "b", "question": "Who?", "answer": ""}, "answer"),
+    ],
+)
+def test_a_row_that_cannot_be_used_says_what_is_wrong(gym, row, words, monkeypatch, tmp_path):
+    monkeypatch.setenv("HUMANLM_DATA", str(tmp_path))
+    with pytest.raises(DataError, match=words):
+        gym.read(row)

@@ -1,0 +1,756 @@
+"""The desk of a shop: what tools do and refuse, what a talk pays, public rows, and tricks."""
+
+import copy
+import json
+import math
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from humanlm.core.basics import DataError, read_jsonl, run_sync
+from humanlm.gyms.conformance import gym_problems
+from humanlm.gyms.protocol import ToolCall, find_gym, play_through
+from humanlm.gyms.shop import (
+    REASONS,
+    RetailDesk,
+    RetailShop,
+    _calculate,
+    open_shop,
+    read_tool_call,
+)
+from humanlm.gyms.tau import STOP, _announces, _names, _tau_tasks, tau
+
+DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
+needs_rows = pytest.mark.skipif(
+    not ((DATA / "userrl").is_dir() and (DATA / "tau_bench").is_dir()),
+    reason="set HUMANLM_DATA to a folder with userrl and tau_bench",
+)
+TASKS = _tau_tasks(64, 0)
+SHOP = open_shop("small/0.0")
+
+
+def say(env, *calls: str):
+    "Execute calls; the turns"
+    return [run_sync(env.step(call)) for call in calls]
+
+
+def tool(name, **arguments):
+    return "[answer] " + json.dumps({"name": name, "arguments": arguments})
+
+
+def doing(*names, tasks=TASKS):
+    "Find a task whose right calls are these"
+    return next(task for task in tasks if tuple(action["name"] for action in task.actions) == names)
+
+
+def gold(task):
+    return [tool(action["name"], **action["kwargs"]) for action in task.actions]
+
+
+def an_order(status):
+    return next(row for row in SHOP.tables["orders"].values() if row["status"] == status)
+
+
+def test_the_desk_passes_what_every_gym_must_hold():
+    assert (
+        run_sync(gym_problems(tau, count=16)) == []
+        and find_gym("TauGym-v0") is tau
+        and find_gym("interact_taugym") is tau
+    )
+
+
+# ---- what is paid (11.13)
+
+
+def test_the_right_calls_pay_one_in_any_order_of_items_and_an_extra_change_pays_nothing():
+    task = doing("cancel_pending_order")
+    env = tau.play(task)
+    turns = say(env, *gold(task), "[action] Your order has been cancelled.")
+    assert [turn.reward for turn in turns] == [0, 1] and env.stop == "done" and env.score == 1
+    other = next(
+        key
+        for key, row in SHOP.tables["orders"].items()
+        if row["status"] == "pending" and key != task.actions[0]["kwargs"]["order_id"]
+    )
+    greedy = tau.play(task)
+    say(
+        greedy,
+        *gold(task),
+        tool("cancel_pending_order", order_id=other, reason=REASONS[0]),
+        "[action] Your order has been cancelled.",
+    )
+    assert greedy.stop == "done" and greedy.score == 0
+    swap = next(
+        task
+        for task in _tau_tasks(300, 0)
+        if any(len(action["kwargs"].get("new_item_ids", ())) > 1 for action in task.actions)
+    )
+    turned = tau.play(swap)
+    for action in swap.actions:
+        kwargs = {
+            name: value[::-1] if isinstance(value, list) else value
+            for name, value in action["kwargs"].items()
+        }
+        say(turned, tool(action["name"], **kwargs))
+    assert turned.desk.state() == turned.task.goal[1]
+
+
+def test_where_nothing_may_change_refusing_pays_and_any_change_does_not():
+    task = next(task for task in TASKS if not task.actions)
+    polite, false, eager = tau.play(task), tau.play(task), tau.play(task)
+    assert (
+        say(polite, "[action] I am sorry, that is not possible.")[0].reward == 1
+        and polite.stop == "done"
+    )
+    say(false, "[action] It is done.", "[action] All is done!")
+    assert not false.stop and false.score == 0
+    say(
+        eager,
+        tool("cancel_pending_order", order_id=an_order("pending")["order_id"], reason=REASONS[0]),
+        "[action] I cannot do that.",
+    )
+    assert eager.stop == "done" and eager.score == 0
+
+
+def test_what_must_be_told_is_told_to_the_customer_and_not_to_a_tool():
+    task = replace(doing("cancel_pending_order"), outputs=("1234.5",))
+    silent, telling = tau.play(task), tau.play(task)
+    say(silent, *gold(task), tool("think", thought="1234.5"), "[action] It has been cancelled.")
+    say(
+        telling,
+        "[action] You get $1,234.50 back, or 1,234.5 in short.",
+        *gold(task),
+        "[action] It has been cancelled.",
+    )
+    assert (silent.score, telling.score) == (0, 1) and run_sync(
+        play_through(tau.play(task), tau.expert)
+    ).score == 1
+
+
+@pytest.mark.parametrize(
+    "output, said",
+    [
+        ("10", "There are 10 options."),
+        ("10", "I found 10."),
+        ("10", "You pay $10, as agreed"),
+        ("10", "It comes to 10.00 dollars"),
+        ("10", "**10** (ten) of them"),
+        ("1000", "You get $1,000 back."),
+        ("1,000", "You get 1000 back."),
+        ("1131.1", "The sum is $1,131.10."),
+        ("10.5", "10.50€"),
+        ("0.5", "It costs 0.5"),
+        ("Gift Card", "Paid by gift\ncard, all of it."),
+        ("camera", "Cameras? The camera, yes"),
+        ("#W1234567", "Order #W1234567: done"),
+    ],
+)
+def test_an_output_is_told_in_the_forms_that_people_write(output, said):
+    assert _names(said, output)
+
+
+@pytest.mark.parametrize(
+    "output, said",
+    [
+        ("10", "That is 100 dollars."),
+        ("10", "That is 10.5 dollars."),
+        ("10", "That is 10,5 Euro."),
+        ("10", "It is 210 or 1,0101."),
+        ("10", "At 10:30, or 12:10, on 10/12"),
+        ("10", "Up to 10% off, on 2024-10-12"),
+        ("10", "The 10th one, 10-inch, costs 10k"),
+        ("10", "Order #W0000010 and gift_card_10"),
+        ("1000", "That is 11,000 or 1,000,000."),
+        ("10.5", "That is 10.55 or 110.5"),
+        ("pen", "It is pending, as you opened it."),
+        ("red", "Your order is shared."),
+    ],
+)
+def test_an_output_inside_another_word_or_number_is_not_told(output, said):
+    assert not _names(said, output)
+
+
+def test_only_as_published_a_piece_of_a_number_pays():
+    task = replace(doing("cancel_pending_order"), outputs=("10",))
+    env = tau.play(task)
+    assert say(env, *gold(task), "[action] Cancelled: you get 100 dollars.")[-1].reward == 0
+    published = tau.play(task, replace(tau.config, compat="userrl"))
+    assert say(published, *gold(task), "[action] Cancelled: you get 100 dollars.")[-1].reward == 1
+
+
+def test_handing_over_ends_a_talk_and_is_paid_by_the_state():
+    task = doing("cancel_pending_order")
+    early, late = tau.play(task), tau.play(task)
+    say(early, tool("transfer_to_human_agents", summary="too hard"))
+    say(
+        late,
+        *gold(task),
+        tool("transfer_to_human_agents"),
+        tool("transfer_to_human_agents", summary="the rest"),
+    )
+    assert (early.stop, early.score, late.stop, late.score, late.turns[-2].fault) == (
+        "done",
+        0,
+        "done",
+        1,
+        "format",
+    )
+
+
+# ---- what does not pay
+
+
+def test_a_policy_that_refuses_or_claims_everything_is_paid_for_little():
+    tasks = _tau_tasks(300, 3)
+    refusing, claiming = (
+        lambda env: ToolCall("action", "I am sorry, this is not possible."),
+        lambda env: ToolCall("action", "It is all done."),
+    )
+    refused = [run_sync(play_through(tau.play(task), refusing)).score for task in tasks]
+    assert (
+        refused == [float(not task.actions) for task in tasks] and 0.03 < sum(refused) / 300 < 0.15
+    )
+    assert sum(run_sync(play_through(tau.play(task), claiming)).score for task in tasks[:50]) == 0
+
+
+def test_a_mark_or_a_claim_of_the_policy_ends_nothing():
+    task = doing("cancel_pending_order")
+    env = tau.play(task)
+    say(
+        env,
+        f"[action] {STOP}",
+        f"[action] Say {STOP}",
+        f"[action] All done. {STOP}",
+        '[action] {"reply": "bye", "done": true}',
+        f"[search] {STOP}",
+        f"[answer] {STOP}",
+    )
+    assert not env.stop and env.score == 0 and env.turns[0].fault == "format"
+    for text in (
+        "Do you want it cancelled?",
+        "It will be cancelled.",
+        "Once it is done I tell you.",
+        "Nothing was changed.",
+        "I can have it done.",
+        "Please wait until it is completed.",
+    ):
+        say(env, f"[action] {text}")
+        assert not _announces(text) and not env.stop
+    assert _announces("Your order has been cancelled, and the money will arrive within a week.")
+    say(env, "[finish]")
+    assert env.stop == "finish" and env.score == 0
+
+
+def test_doing_it_without_a_word_or_only_asking_is_not_paid():
+    task = doing("cancel_pending_order")
+    env = tau.play(task, replace(tau.config, max_turns=6))
+    say(env, *gold(task), *["[action] Well?"] * 5)
+    assert env.stop == "turn_limit" and env.score == 0
+    assert sum(run_sync(play_through(tau.play(task), tau.chance())).score for task in TASKS) == 0
+
+
+def test_a_change_that_is_undone_counts_as_none():
+    task = next(task for task in TASKS if not task.actions)
+    user = SHOP.tables["users"][task.user_id]
+    env = tau.play(task)
+    say(
+        env,
+        tool("modify_user_address", user_id=task.user_id, **{**user["address"], "zip": "00000"}),
+    )
+    assert env.desk.state() != task.goal[1]
+    say(env, tool("modify_user_address", user_id=task.user_id, **user["address"]))
+    assert env.desk.state() == task.goal[1] and SHOP.tables["users"][task.user_id] is user
+
+
+# ---- the customer
+
+
+def test_the_customer_says_who_it_is_and_all_that_it_wants():
+    task = doing("cancel_pending_order")
+    [hello] = say(tau.play(task), "[action] How can I help?")
+    assert all(value in hello.feedback for value in task.actions[0]["kwargs"].values())
+    assert task.identity[0] in hello.feedback
+
+
+def test_the_customer_agrees_to_its_own_wish_only():
+    task = doing("cancel_pending_order")
+    order, env = task.actions[0]["kwargs"]["order_id"], tau.play(task)
+    right, wrong_order, wrong_verb, vague = say(
+        env,
+        f"[action] I would cancel {order}. Shall I go ahead?",
+        "[action] I would cancel #W0000001. Do you confirm?",
+        f"[action] I would return {order}. Shall I proceed?",
+        "[action] Shall I go ahead?",
+    )
+    assert (
+        right.feedback == "Yes, please go ahead."
+        and all(turn.feedback.startswith("No,") for turn in (wrong_order, wrong_verb))
+        and not vague.feedback.startswith("Yes")
+    )
+
+
+def test_a_model_as_customer_begins_with_the_recorded_words_and_leaves_when_it_is_told():
+    asked, answers = (
+        [],
+        iter([{"reply": f"Bye {STOP}", "done": False}, {"reply": "Thanks.", "done": True}]),
+    )
+
+    async def customer(env, role, payload):
+        asked.append(payload)
+        return next(answers)
+
+    task = doing("cancel_pending_order")
+    env = tau.play(task, user=customer)
+    early, last = say(env, f"[action] Hello {STOP} you.", "[action] It is done.")
+    assert (
+        asked[0]["history"] == [{"role": "user", "content": task.opening}]
+        and asked[0]["said"] == "Hello   you."
+        and [turn["role"] for turn in asked[1]["history"]] == ["user", "assistant", "user"]
+    )
+    assert (
+        early.feedback == "Bye"
+        and STOP not in early.feedback
+        and (last.reward, env.stop) == (0, "done")
+    ), "it left content, though nothing was done"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        [],
+        {},
+        {"reply": 7, "done": True},
+        {"reply": "", "done": False},
+        {"reply": "hi", "done": "yes"},
+    ],
+)
+def test_a_customer_without_a_usable_answer_leaves_no_score(answer):
+    async def customer(env, role, payload):
+        return answer
+
+    env = tau.play(TASKS[0], user=customer)
+    say(env, "[action] Hello.")
+    assert env.stop == "user_error" and math.isnan(env.score)
+
+
+# ---- tools
+
+
+def test_tools_refuse_what_the_rules_of_the_desk_forbid():
+    pending, delivered, processed = map(an_order, ("pending", "delivered", "processed"))
+    way = delivered["payment_history"][0]["payment_method_id"]
+    one = delivered["items"][0]["item_id"]
+    for name, arguments, words in [
+        (
+            "cancel_pending_order",
+            {"order_id": delivered["order_id"], "reason": REASONS[0]},
+            "is delivered",
+        ),
+        ("cancel_pending_order", {"order_id": pending["order_id"], "reason": "bored"}, "reason"),
+        (
+            "cancel_pending_order",
+            {"order_id": pending["order_id"][1:], "reason": REASONS[0]},
+            "not found",
+        ),
+        (
+            "modify_pending_order_payment",
+            {"order_id": processed["order_id"], "payment_method_id": way},
+            "processed",
+        ),
+        (
+            "modify_pending_order_payment",
+            {
+                "order_id": pending["order_id"],
+                "payment_method_id": pending["payment_history"][0]["payment_method_id"],
+            },
+            "already",
+        ),
+        (
+            "return_delivered_order_items",
+            {"order_id": delivered["order_id"], "item_ids": [one, one], "payment_method_id": way},
+            "not in the order",
+        ),
+        (
+            "return_delivered_order_items",
+            {"order_id": delivered["order_id"], "item_ids": [], "payment_method_id": way},
+            "not in the order",
+        ),
+        (
+            "return_delivered_order_items",
+            {"order_id": delivered["order_id"], "item_ids": [one], "payment_method_id": "paypal_1"},
+            "payment method",
+        ),
+        (
+            "exchange_delivered_order_items",
+            {
+                "order_id": delivered["order_id"],
+                "item_ids": [one],
+                "new_item_ids": ["1"],
+                "payment_method_id": way,
+            },
+            "no available variant",
+        ),
+        (
+            "exchange_delivered_order_items",
+            {
+                "order_id": delivered["order_id"],
+                "item_ids": [one],
+                "new_item_ids": [],
+                "payment_method_id": way,
+            },
+            "one new item for each",
+        ),
+        ("find_user_id_by_email", {"email": "nobody@example.com"}, "user not found"),
+        ("get_product_details", {"product_id": one}, "not found"),
+    ]:
+        desk = RetailDesk(SHOP)
+        shown, fault = desk.call(name, arguments)
+        assert words in shown and fault == "tool" and not desk.changed, (name, shown)
+
+
+def test_money_comes_back_once_and_gift_cards_keep_their_cents():
+    user = {
+        "user_id": "u",
+        "name": {"first_name": "Ann", "last_name": "Lee"},
+        "address": {"zip": "1"},
+        "email": "a@b.c",
+        "orders": ["#W1"],
+        "payment_methods": {
+            "gift_card_1": {"source": "gift_card", "balance": 20.1, "id": "gift_card_1"},
+            "paypal_1": {"source": "paypal", "id": "paypal_1"},
+        },
+    }
+    kinds = {
+        key: {"item_id": key, "options": {"size": key}, "available": key != "3", "price": price}
+        for key, price in (("1", 10.1), ("2", 10.4), ("3", 5.0))
+    }
+    order = {
+        "order_id": "#W1",
+        "user_id": "u",
+        "address": {},
+        "items": [
+            {
+                "name": "Cup",
+                "product_id": "p",
+                "item_id": "1",
+                "price": 10.1,
+                "options": {"size": "1"},
+            }
+        ]
+        * 2,
+        "fulfillments": [],
+        "status": "pending",
+        "payment_history": [
+            {"transaction_type": "payment", "amount": 20.2, "payment_method_id": "paypal_1"}
+        ],
+    }
+    shop = RetailShop([user], [order], [{"name": "Cup", "product_id": "p", "variants": kinds}])
+    before = copy.deepcopy(shop.tables)
+    desk = RetailDesk(shop)
+    assert (
+        "20.2 is needed"
+        in desk.call(
+            "modify_pending_order_payment", {"order_id": "#W1", "payment_method_id": "gift_card_1"}
+        )[0]
+    )
+    assert (
+        "no available"
+        in desk.call(
+            "modify_pending_order_items",
+            {
+                "order_id": "#W1",
+                "item_ids": ["1"],
+                "new_item_ids": ["3"],
+                "payment_method_id": "paypal_1",
+            },
+        )[0]
+    )
+    swapped = json.loads(
+        desk.call(
+            "modify_pending_order_items",
+            {
+                "order_id": "#W1",
+                "item_ids": ["1"],
+                "new_item_ids": ["2"],
+                "payment_method_id": "gift_card_1",
+            },
+        )[0]
+    )
+    assert [item["item_id"] for item in swapped["items"]] == ["2", "1"] and swapped[
+        "payment_history"
+    ][1] == {"transaction_type": "payment", "amount": 0.3, "payment_method_id": "gift_card_1"}
+    assert (
+        desk.get("users", "u")["payment_methods"]["gift_card_1"]["balance"] == 19.8
+        and desk.call("cancel_pending_order", {"order_id": "#W1", "reason": REASONS[0]})[1]
+        == "tool"
+    )
+    rich = RetailDesk(
+        RetailShop(
+            [
+                {
+                    **user,
+                    "payment_methods": {
+                        **user["payment_methods"],
+                        "gift_card_1": {"source": "gift_card", "balance": 30, "id": "gift_card_1"},
+                    },
+                }
+            ],
+            [order],
+            [],
+        )
+    )
+    rich.call(
+        "modify_pending_order_payment", {"order_id": "#W1", "payment_method_id": "gift_card_1"}
+    )
+    assert rich.get("users", "u")["payment_methods"]["gift_card_1"]["balance"] == 9.8
+    ended = json.loads(
+        rich.call("cancel_pending_order", {"order_id": "#W1", "reason": REASONS[0]})[0]
+    )
+    assert (
+        rich.get("users", "u")["payment_methods"]["gift_card_1"]["balance"] == 30
+        and sum(row["payment_method_id"] == "paypal_1" for row in ended["payment_history"]) == 2
+    )
+    assert shop.tables == before, "no record of the shop is changed in place"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        "7",
+        '"think"',
+        '{"name": "think"',
+        '{"name": null, "arguments": {}}',
+        '{"name": ["think"], "arguments": {}}',
+        '{"name": "think", "arguments": [1]}',
+        '{"name": "think", "arguments": "x"}',
+        '{"name": "__init__", "arguments": {}}',
+        '{"name": "think", "arguments": {"thought": {"a": 1}}}',
+        '{"name": "think", "arguments": {"thought": 1e999}}',
+        '{"name": "think", "arguments": {"self": "x"}}',
+        '{"name": "think", "arguments": {"desk": "x", "thought": "y"}}',
+        '{"name": "calculate", "arguments": {"expression": 7}}',
+        '{"name": "get_order_details", "arguments": {"order_id": ' + "9" * 3900 + "}}",
+        '{"name": "return_delivered_order_items", "arguments": {"order_id": "#W1", '
+        '"item_ids": "12", "payment_method_id": "p"}}',
+        '{"name": "return_delivered_order_items", "arguments": {"order_id": "#W1", '
+        '"item_ids": [["1"]], "payment_method_id": "p"}}',
+        '{"a":' * 660,
+        "[" * 4000,
+        "think" * 700,
+        '{"name": "' + "x" * 3900 + '"}',
+        "erase_all: {}",
+        "think: []",
+        "\x00",
+        "{'name': 'think'}",
+    ],
+)
+def test_hostile_calls_of_tools_become_text_and_change_nothing(content):
+    env = tau.play(TASKS[0])
+    turn = run_sync(env.step(ToolCall("answer", content)))
+    assert (
+        turn.fault == "format"
+        and not env.desk.changed
+        and not env.stop
+        and 0 < len(turn.feedback) < 1000
+        and turn.reward == 0
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"name": "think", "arguments": {"thought": "a"}}',
+        '```json\n{"name": "think", "arguments": {"thought": "a"}}\n```',
+        'think: {"thought": "a"}',
+        'think {"thought": "a"}',
+        'I call {"name": "think", "arguments": {"thought": "a"}}',
+        '{"name": "think", "parameters": {"thought": "a"}}',
+        '{"name": "think", "args": {"thought": "a"}}',
+        '{"type": "tool_use", "id": "t1", "name": "think", "input": {"thought": "a"}}',
+        '{"name": "think", "arguments": "{\\"thought\\": \\"a\\"}"}',
+        '{"id": "c1", "type": "function", "function": {"name": "think", "arguments": '
+        '"{\\"thought\\": \\"a\\"}"}}',
+        '{"tool_calls": [{"function": {"name": "think", "arguments": {"thought": "a"}}}]}',
+        '{"tool_name": "think", "tool_input": {"thought": "a"}}',
+        '{"tool": "think", "parameters": {"thought": "a"}}',
+        '{"action": "think", "action_input": {"thought": "a"}}',
+        '{"recipient_name": "functions.think", "parameters": {"thought": "a"}}',
+        '<tool_call>\n{"name": "think", "parameters": {"thought": "a"}}\n</tool_call>',
+        '<|python_tag|>{"name": "think", "parameters": {"thought": "a"}}',
+        '[TOOL_CALLS] [{"name": "think", "arguments": {"thought": "a"}}]',
+        '{"name": "think", "thought": "a"}',
+        "{'name': 'think', 'kwargs': {'thought': 'a'}}",
+    ],
+)
+def test_calls_of_tools_are_read_in_every_form_that_is_in_use(text):
+    assert read_tool_call(text) == ("think", {"thought": "a"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"name": "think", "arguments": "the thought a"}',
+        '{"name": "think", "arguments": ["a"]}',
+        '{"name": "think", "arguments": "{\\"thought\\": {\\"b\\": 1}"}',
+        '{"name": "think", "args": {"thought": "a"}, "input": {"thought": "b"}}',
+        '{"name": "think", "arguments": {"thought": "a"',
+        '{"tool_calls": [{"name": "think", "args": {}}, {"name": "think", "args": {}}]}',
+        "<function=think><parameter=thought>a</parameter></function>",
+        '<function=think>{"thought": "a"}</function>',
+        'think(thought="a")',
+        'Action: think\nAction Input: {"thought": "a"}',
+        '{"think": {"thought": "a"}}',
+    ],
+)
+def test_a_call_whose_arguments_cannot_be_told_is_none(text):
+    with pytest.raises(DataError, match="no call"):
+        read_tool_call(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"name": "list_all_product_types"}', '{"name": "list_all_product_types", "arguments": ""}'],
+)
+def test_a_tool_that_takes_nothing_is_called_with_nothing(text):
+    assert read_tool_call(text) == ("list_all_product_types", {})
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "9**9**9",
+        "__import__('os').system('x')",
+        "1//2",
+        "a",
+        "1 if 1 else 2",
+        "[1]",
+        "'a'*9",
+        "True+1",
+        "1/0",
+        "(" * 199,
+        "-" * 199,
+        "9" * 199 + "*1",
+        "1e308*10",
+        "1e308*10-1e308*10",
+        "1j",
+        "",
+        "1\n2",
+        "x" * 201,
+        "\x00",
+    ],
+)
+def test_the_calculator_computes_and_runs_nothing(expression):
+    with pytest.raises(DataError):
+        _calculate(expression)
+    assert _calculate("(2.5 + 1) * 4 - 3/2") == "12.5" and _calculate("-(+3)") == "-3.0"
+
+
+def test_what_can_be_looked_up():
+    env = tau.play(TASKS[0])
+    tools, policy, helps, other = say(
+        env, "[search] Tools", "[search] `policy`", "[search] help", "[search] the instruction"
+    )
+    assert (
+        all(name in tools.feedback for name in RetailDesk.tools)
+        and "pending" in policy.feedback
+        and "answer" in helps.feedback
+        and other.fault == "format"
+    )
+    hidden = say(
+        tau.play(TASKS[0], replace(tau.config, compat="userrl")),
+        "[search] policy",
+        "[search] `Policy`.",
+        "[search] tools",
+    )
+    assert [turn.fault for turn in hidden] == ["format", "format", ""], "as published"
+
+
+# ---- public rows
+
+
+@needs_rows
+def test_every_public_row_is_played_and_the_expert_is_paid():
+    tasks = [tau.read(row) for row in read_jsonl(DATA / "userrl" / "gym_tau.jsonl")]
+    refused = {}
+    for task in tasks:
+        desk = RetailDesk(open_shop(task.shop))
+        for action in task.actions:
+            shown, fault = desk.call(action["name"], action["kwargs"])
+            if fault:
+                refused.setdefault(task.id, []).append(shown)
+        played = run_sync(play_through(tau.play(task), tau.expert))
+        assert played.score == 1 and played.stop == "done", task.id
+    assert (
+        len(tasks) == 500 and sum(len(task.actions) for task in tasks) == 768 and len(refused) == 19
+    )
+    assert all(
+        "gift_card" in text and "is needed" in text for texts in refused.values() for text in texts
+    ), "the only reason: a gift card holds too little"
+    assert run_sync(gym_problems(tau, tasks=tasks[::25])) == []
+
+
+@needs_rows
+def test_parquet_rows_lead_to_the_same_tasks():
+    table = (
+        pytest.importorskip("pyarrow.parquet")
+        .read_table(DATA / "userrl/parquet/tau_train.parquet")
+        .to_pylist()
+    )
+    assert [tau.read(row) for row in table] == [
+        tau.read(row) for row in read_jsonl(DATA / "userrl" / "gym_tau.jsonl")
+    ]
+
+
+@needs_rows
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"id": "hotel-test-1"},
+        {"info": None},
+        {"obs": ""},
+        {"task": {"actions": [{"name": "erase", "kwargs": {}}]}},
+        {"task": {"actions": [{"name": "think", "kwargs": 1}]}},
+        {"task": {"user_id": "nobody"}},
+    ],
+)
+def test_a_broken_row_says_what_is_wrong(wrong):
+    row = json.loads((DATA / "userrl" / "gym_tau.jsonl").open().readline())
+    row["info"] and row["info"]["task"].update(wrong.get("task", {}))
+    with pytest.raises(DataError, match="Give|Leave"):
+        tau.read(row | {name: value for name, value in wrong.items() if name != "task"})
+
+
+@needs_rows
+def test_recorded_clerks_announce_what_they_did_in_words_that_are_understood():
+    talks = [
+        re.split(r"\n(?=(?:user|assistant|tool): )", row["messages_display"])
+        for row in read_jsonl(DATA / "tau_bench" / "few_shot_dialogues.jsonl")
+        if row["domain"] == "retail"
+    ]
+    changed = [
+        talk
+        for talk in talks
+        if any(
+            re.match(
+                r'tool: .*"status": "(?:return requested|exchange requested|pending '
+                r'\(item modified\))|tool: .*"cancel_reason"',
+                part,
+            )
+            for part in talk
+        )
+    ]
+    assert len(changed) > 25 and all(
+        any(part.startswith("assistant: ") and _announces(part[11:]) for part in talk)
+        for talk in changed
+    )
+    assert not any(_announces(talk[1][11:]) for talk in talks), (
+        "nobody has done anything in a first reply"
+    )

@@ -1,0 +1,466 @@
+"Travel: what is paid and refused, which tricks earn nothing, and the published rows."
+
+import json
+import os
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from humanlm.core.basics import DataError, run_sync
+from humanlm.gyms.conformance import gym_problems
+from humanlm.gyms.protocol import ToolCall, find_gym
+from humanlm.gyms.travel import (
+    LISTENED,
+    TRAVEL_PAY,
+    _option_table,
+    _read_query,
+    _read_travel,
+    _rule_heard,
+    _same_detail,
+    _travel_score,
+    _travel_tasks,
+    _TravelConfig,
+    _TravelTask,
+    travel,
+)
+from humanlm.gyms.trips import (
+    TRAVEL_KINDS,
+    TravelAspect,
+    TravelOption,
+)
+
+ROWS = Path(os.environ.get("HUMANLM_DATA", "missing")) / "userrl" / "parquet"
+needs_rows = pytest.mark.skipif(
+    not ROWS.is_dir(), reason="set HUMANLM_DATA to a folder with userrl"
+)
+
+
+def part(kind, wishes, details, *sorts):
+    letter = TRAVEL_KINDS[kind].letter
+    return TravelAspect(
+        kind,
+        "Rome",
+        tuple(details.items()),
+        wishes,
+        tuple(
+            TravelOption(f"{letter}{n}", sort, 100 + n, (("place", "Rome"),))
+            for n, sort in enumerate(sorts, 1)
+        ),
+    )
+
+
+FLIGHT, HOTEL = (TRAVEL_KINDS[name].wishes for name in ("flight", "hotel"))
+TRIP = _TravelTask(
+    "trip",
+    "I am flying from Oslo to Rome on May 3 and need a hotel there until May 9.",
+    (  # best F1 and H3; H2 is correct
+        part(
+            "flight",
+            (FLIGHT[0], FLIGHT[6]),
+            {"origin": "Oslo", "destination": "Rome", "date": "May 3"},
+            "best",
+            "wrong",
+            "noise",
+        ),
+        part(
+            "hotel",
+            (HOTEL[6], HOTEL[8]),
+            {"city": "Rome", "check_in": "May 3", "check_out": "May 9"},
+            "wrong",
+            "correct",
+            "best",
+        ),
+    ),
+)
+SEARCHES = [
+    "[search] flight; origin=Oslo; destination=Rome; date=3rd of May",
+    '[search] {"aspect": "hotel", "city": "rome", "check_in": "May 3", "check_out": "9 May"}',
+]
+CHATTER = "[action] It is a fine day."
+
+
+def say(env, *calls):
+    "Execute calls; the turns"
+    return [run_sync(env.step(call)) for call in calls]
+
+
+def begin(task=TRIP, user=None, judge=None, **settings):
+    return travel.play(task, _TravelConfig(**settings), user, judge)
+
+
+def test_travel_passes_the_suite():
+    assert (
+        run_sync(gym_problems(travel, count=8)) == []
+        and find_gym("interact_travelgym") is find_gym("TravelGym-v0") is travel
+    )
+
+
+# ---- 11.11
+
+
+def test_the_best_pays_one_and_a_correct_one_less_and_the_score_is_their_mean():
+    env = begin()
+    turns = say(env, "[answer] F1", "[answer] H2")
+    assert (
+        [turn.reward for turn in turns] == [1.0, 0.8]
+        and env.stop == "done"
+        and _travel_score(env) == travel.score(env) == pytest.approx(0.9)
+    )
+
+
+def test_two_ids_in_one_answer_are_refused_and_pay_twice_only_as_published():
+    env = begin()
+    [turn] = say(env, "[answer] F1, H3")
+    assert (turn.reward, turn.fault, env.booked) == (0, "format", {})
+    assert [turn.reward for turn in say(env, "[answer] F1", "[answer] H3")] == [1, 1]
+    env = begin(compat="userrl")
+    [turn] = say(env, "[answer] F1, H3")
+    assert turn.reward == 2 and env.stop == "done" and _travel_score(env) == 1
+    env = begin(compat="userrl")
+    turns = say(
+        env, "[answer] F1 F2", "[answer] F1"
+    )  # a refused second id loses what the first one paid, and its part stays booked
+    assert [turn.reward for turn in turns] == [0, 0] and env.booked == {"F": True}
+
+
+def test_every_fifth_search_fails():
+    env = begin()
+    turns = say(env, *["[search] nothing"] * 4, SEARCHES[0], SEARCHES[0])
+    assert (
+        "does not answer" in turns[4].feedback
+        and turns[4].reward == 0
+        and env.shown == ["F"]
+        and turns[5].reward == 0.2
+    )
+
+
+def test_the_third_turn_beside_the_subject_brings_a_wish_unasked_and_pays_nothing():
+    env = begin()
+    turns = say(env, CHATTER, "[action] Do you have any preferences?", CHATTER)
+    assert (
+        turns[2].feedback in [wish.hint for _, wish in TRIP.wishes.values()]
+        and [turn.reward for turn in turns] == [0, 0, 0]
+        and len(env.hinted) == 1
+    )
+    assert (
+        all(turn.feedback != turns[2].feedback for turn in say(env, CHATTER, CHATTER))
+        and len(env.hinted) == 1
+    )  # the count begins anew
+
+
+def test_a_question_begins_the_count_anew():
+    env = begin()
+    say(env, CHATTER, CHATTER, "[action] Should the flight be nonstop?", CHATTER, CHATTER)
+    assert env.hinted == ["P1"] and len(say(env, CHATTER)) == 1 and len(env.hinted) == 2
+
+
+def test_as_published_the_wish_fails_to_come_in_the_fourth_turn():
+    env = begin(compat="userrl")
+    turns = say(env, *[CHATTER] * 5)
+    assert (
+        "Sorry" in turns[3].feedback
+        and not any("Sorry" in turn.feedback for turn in (*turns[:3], turns[4]))
+        and env.hinted == []
+    )
+
+
+def test_parts_of_the_reward_are_kept_apart():
+    env = begin()
+    turns = say(
+        env,
+        *SEARCHES,
+        "[action] What meal do you want?",
+        "[action] Would one change be fine on the flight, or a direct one?",
+        "[answer] F1",
+        "[answer] H2",
+    )
+    assert [dict(turn.parts) for turn in turns] == [
+        {"search": 0.2},
+        {"search": 0.2},
+        {},
+        {"wish": 0.2},
+        {"choice": 1.0},
+        {"choice": 0.8},
+    ]
+    assert env.score == pytest.approx(2.4) and _travel_score(env) == pytest.approx(0.9)
+
+
+def test_published_settings_pay_as_published():
+    question = "[action] Should the flight be direct?"
+    assert {
+        name: [turn.reward for turn in say(begin(**pay), SEARCHES[0], question)]
+        for name, pay in TRAVEL_PAY.items()
+    } == {"training": [0, 0.8], "evaluation": [0.2, 0.6], "paper": [0.2, 0.2]}
+
+
+def test_an_episode_ends_when_all_is_booked_and_as_published_only_when_all_is_best():
+    ours, theirs = begin(), begin(compat="userrl")
+    for env in (ours, theirs):
+        say(env, "[answer] F2", "[answer] H3")
+    assert (ours.stop, theirs.stop) == ("done", "") and ours.score == 1
+    assert say(theirs, "[answer] F1")[0].reward == 0  # and there is no second choice
+
+
+# ---- bad input
+
+
+@pytest.mark.parametrize(
+    "query, hint",
+    [
+        ("Rome", "flight, hotel"),
+        ("restaurant; city=Rome", "flight, hotel"),
+        ("hotel; city=Rome; check_in=May 3", "check_out"),
+        ("hotel; city=Oslo; check_in=May 3; check_out=May 9", "city"),
+        ("flight; origin=Rome; destination=Oslo; date=May 3", "origin"),
+        ('{"aspect": ["flight"]}', "flight, hotel"),
+        ("{" * 3000, "flight, hotel"),
+        ("=;=;=", "flight, hotel"),
+        ("", "flight, hotel"),
+        ('{"aspect": "hotel", "city": {"a": 1}, "check_in": null}', "city"),
+    ],
+)
+def test_a_search_that_does_not_say_what_the_user_said_finds_nothing(query, hint):
+    env = begin()
+    [turn] = say(env, ToolCall("search", query))
+    assert (
+        (turn.fault, turn.reward, env.shown) == ("search", 0, [])
+        and hint in turn.feedback
+        and "May" not in turn.feedback
+    )
+
+
+def test_searches_are_read_in_several_forms():
+    assert _read_query('Here: ```json\n{"aspect": "Car rental", "Pick up": "May 3"}\n```') == {
+        "aspect": "rental_car",
+        "pick_up": "may 3",
+    }
+    assert _read_query("flight\norigin = Oslo, destination=Rome") == {
+        "aspect": "flight",
+        "origin": "oslo",
+        "destination": "rome",
+    }
+    for call in (
+        '{"name": "search", "parameters": {"aspect": "flight", "origin": "Oslo"}}',
+        '{"tool": "search", "args": {"aspect": "flight", "origin": "Oslo"}}',
+        '{"function": {"name": "search", "arguments": "{\\"aspect\\": \\"flight\\", '
+        '\\"origin\\": \\"Oslo\\"}"}}',
+        '{"aspect": "flight", "details": {"origin": "Oslo"}}',
+    ):
+        assert _read_query(call).items() >= {"aspect": "flight", "origin": "oslo"}.items()
+    assert (
+        _same_detail("the 3rd of May", "May 3")
+        and _same_detail("New York", "new york")
+        and not _same_detail("May 13", "May 3")
+        and not _same_detail("", "May 3")
+    )
+
+
+# ---- what is understood
+
+
+@pytest.mark.parametrize(
+    "said, kind, wish",
+    [
+        ("Should the flight be direct?", "wish", "P1"),
+        ("How much legroom do you need", "none", ""),
+        ("How many suitcases do you take, and where do you sit", "none", ""),
+        ("What about meals?", "none", ""),
+        ("Which legs?", "none", ""),
+        ("Do you want breakfast in the hotel?", "none", ""),
+        ("Do you have any preferences?", "vague", ""),
+        ("Anything else that is important?", "vague", ""),
+        ("Stops, seat, legroom, noise?", "vague", ""),
+        ("I like direct flights.", "other", ""),
+        ("Tell me about the stops.", "wish", "P1"),
+        ("Please tell me of the stops.", "wish", "P1"),
+        ("That is what I do with seats.", "other", ""),
+        ("ok?", "other", ""),
+        ("", "other", ""),
+        ("Is it quiet?", "wish", "P4"),
+        ("Should it be in the flying hotel?", "none", ""),
+    ],
+)
+def test_messages_are_heard_by_their_words(said, kind, wish):
+    trip = replace(
+        TRIP, aspects=(TRIP.aspects[0], replace(TRIP.aspects[1], wishes=(HOTEL[0], HOTEL[6])))
+    )
+    trip = replace(
+        trip, aspects=(replace(trip.aspects[0], wishes=(FLIGHT[0], FLIGHT[12])), trip.aspects[1])
+    )
+    assert _rule_heard(trip, said, ()) == (kind, wish)
+
+
+# ---- tricks (section 10, items 6, 7 and 10)
+
+
+def test_naming_all_attributes_in_every_turn_earns_nothing():
+    for task in _travel_tasks(8, 4):
+        env = travel.play(task)
+        everything = (
+            "Do you care for "
+            + ", ".join(
+                topic for aspect in task.aspects for topic in TRAVEL_KINDS[aspect.kind].values
+            )
+            + "?"
+        )
+        assert sum(turn.reward for turn in say(env, *[f"[action] {everything}"] * 10)) == 0
+
+
+def test_chatter_until_the_user_speaks_earns_nothing_and_searches_pay_once():
+    env = begin(max_turns=40)
+    say(env, *[CHATTER] * 12, *SEARCHES * 3)
+    assert len(env.hinted) == 4 and env.score == pytest.approx(0.4)
+
+
+def test_guesses_are_one_for_each_part_and_finishing_tells_nothing():
+    env = begin()
+    say(env, *[f"[answer] {letter}{n}" for letter, n in (("F", 2), ("F", 1), ("H", 1))])
+    assert env.score == 0 and env.stop == "done"
+    env = begin()
+    [turn] = say(env, ToolCall("finish", ""))
+    assert env.stop == "finish" and not any(secret in turn.feedback for secret in TRIP.secrets)
+
+
+def table(aspect, wrong=10, noise=5):
+    return [json.loads(line) for line in _option_table(aspect, wrong, noise).splitlines()[1:]]
+
+
+def test_neither_price_nor_place_on_the_list_tells_the_best():
+    ranks, places, total = Counter(), Counter(), 0
+    for aspect in (aspect for task in _travel_tasks(300, 1) for aspect in task.aspects):
+        rows = table(aspect)
+        places[[row["id"] for row in rows].index(aspect.best)] += 1
+        ranks[
+            [
+                row["id"]
+                for row in sorted(rows, key=lambda row: row["cost"])
+                if row["place"] == aspect.place
+            ].index(aspect.best)
+        ] += 1
+        total += 1
+        assert {*rows[0]} == {"id", "cost", "place", *TRAVEL_KINDS[aspect.kind].values} and [
+            int(row["id"][1:]) for row in rows
+        ] == sorted(int(row["id"][1:]) for row in rows)
+    assert (
+        max(ranks.values()) / total < 0.27 and max(places.values()) / total < 0.12 and ranks[0] == 0
+    )
+
+
+def test_whoever_leaves_out_a_wish_or_the_place_misses_the_best():
+    for aspect in (aspect for task in _travel_tasks(40, 6) for aspect in task.aspects):
+        for wrong, noise in ((10, 5), (99, 99), (4, 1)):
+            rows = table(aspect, wrong, noise)
+            for known in [
+                aspect.wishes,
+                *([wish for wish in aspect.wishes if wish != gone] for gone in aspect.wishes),
+            ]:
+                fits = [
+                    row
+                    for row in rows
+                    if row["place"] == aspect.place
+                    and all(row[wish.topic] in wish.good for wish in known)
+                ]
+                assert (min(fits, key=lambda row: row["cost"])["id"] == aspect.best) == (
+                    known is aspect.wishes
+                )
+            anywhere = [
+                row for row in rows if all(row[wish.topic] in wish.good for wish in aspect.wishes)
+            ]
+            assert aspect.sorts[min(anywhere, key=lambda row: row["cost"])["id"]] == "noise"
+
+
+def test_components_differ_between_the_seeds_of_training_validation_and_test():
+    def components(seed):
+        return {one for task in _travel_tasks(300, seed) for one in task.components}
+
+    found = [components(seed) for seed in (1, 2, 3)]
+    assert all(
+        one.isdisjoint(other)
+        for one, other in ((found[0], found[1]), (found[0], found[2]), (found[1], found[2]))
+    ) and found[0] & components(4)
+    for part in found:  # while each part has all wishes of the catalogue
+        assert {(kind, wish) for kind, wishes in part for wish in wishes} == {
+            (kind, str(wish)) for kind, about in TRAVEL_KINDS.items() for wish in about.wishes
+        }
+
+
+# ---- tasks
+
+
+# ---- models that play
+
+
+def played(answers, calls, **settings):
+    "Play with a user who answers by role; the episode, and what each role was told"
+    seen = []
+
+    async def user(env, role, payload):
+        seen.append((role, payload))
+        return answers.get(role) or getattr(env, f"rule_{role}")(**payload)
+
+    env = begin(user=user, judge=user, **settings)
+    say(env, *calls)
+    return env, seen
+
+
+def test_no_role_is_told_more_than_it_needs():
+    _env, seen = played({}, [SEARCHES[0], "[action] Should the flight be direct?", CHATTER])
+    told = {role: json.dumps(payload) for role, payload in seen}
+    wishes = [text for _, wish in TRIP.wishes.values() for text in (str(wish), wish.hint)]
+    assert (
+        not any(text in told["search_judge"] for text in wishes) and "Oslo" in told["search_judge"]
+    )
+    [talker] = [payload for role, payload in seen if role == "talker"]
+    assert {*talker} == {"said", "history"} and [turn["role"] for turn in talker["history"]] == [
+        "assistant",
+        "user",
+    ]
+    [hinter] = [payload for role, payload in seen if role == "hinter"]
+    assert hinter["hint"] == FLIGHT[0].hint and not any(
+        str(wish) in json.dumps(hinter) for _, wish in list(TRIP.wishes.values())[1:]
+    )
+
+
+def test_a_judge_decides_what_was_asked_and_searched():
+    env, _ = played(
+        {"listener": {"kind": "wish", "wish": "P4"}, "hinter": {"reply": "Well, my sister..."}},
+        ["[action] Hm."] * 2,
+    )
+    assert [(turn.feedback, turn.reward) for turn in env.turns] == [
+        ("Well, my sister...", 0.2),
+        (f"As I said: {TRIP.wishes['P4'][1].hint}", 0),
+    ]
+    env, _ = played(
+        {"search_judge": {"aspect": "flight", "fits": True}}, ["[search] to Rome, please"]
+    )
+    assert env.shown == ["F"]
+    env, _ = played({"listener": {"kind": "none", "wish": "P1"}}, [CHATTER])
+    assert env.hinted == [] and env.turns[0].reward == 0
+    assert {*LISTENED} == {*env.roles["listener"].schema["properties"]["kind"]["enum"]}
+
+
+# ---- published rows
+
+
+def rows(suffix):
+    import pyarrow.parquet as parquet
+
+    return parquet.read_table(ROWS / f"travel{suffix}_onechoice_train.parquet").to_pylist()
+
+
+def test_rows_without_their_released_tables_are_refused():
+    row = {
+        "prompt": [{"role": "user", "content": "A flight to Rome, and a hotel."}],
+        "reward_model": {"id": "flight:9-48|hotel:9-29", "ground_truth": "['F3', 'H4']"},
+    }
+    with pytest.raises(DataError, match="travelgym_data"):
+        _read_travel(row)
+
+
+def test_compat_brings_the_published_rewards_of_training_or_evaluation():
+    paid = [
+        travel.configured(16, "userrl", part).wish_reward for part in ("training", "evaluation")
+    ]
+    assert paid == [0.8, 0.6] and travel.configured(16).wish_reward == 0.2

@@ -1,0 +1,581 @@
+"Contexts survive changes of shape, decode once, and keep thoughts to those who think them."
+
+import json
+import re
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from humanlm.core.basics import DataError
+from humanlm.social.contexts import NONE, Context, make_context, read_context
+from humanlm.social.memories import (
+    decode,
+    decode_warnings,
+    memories,
+    observation_scores,
+    perspective,
+    structural_score,
+)
+from humanlm.social.violations import repair, violations
+
+PIECES = st.sampled_from(
+    [
+        "<same_as_state />",
+        "<same_as_last_action />",
+        "<same_as_last_action_0 />",
+        "<same_as_last_action_1/>",
+        "<same_as_next_state />",
+        "[SAME AS STATE]",
+        "<mental_state>",
+        "</mental_state>",
+        "<same_as",
+        "_state />",
+        " ",
+        ".",
+        "none",
+        "A",
+        "B: ",
+        ":",
+        "\n",
+        '"',
+        "<b>",
+    ]
+)
+TEXTS = st.lists(PIECES, max_size=6).map("".join)
+NAMES = st.one_of(st.sampled_from(["A", "B", "A: B"]), TEXTS.filter(str.strip))
+
+
+@st.composite
+def contexts(draw) -> Context:
+    "Contexts with hostile names and texts"
+    names = draw(st.lists(NAMES, min_size=1, max_size=3, unique=True))
+    step = st.tuples(
+        TEXTS,
+        st.fixed_dictionaries(dict.fromkeys(names, TEXTS)),
+        st.fixed_dictionaries(dict.fromkeys(names, TEXTS)),
+    )
+    return make_context(names, draw(st.lists(step, max_size=4)))
+
+
+# ---- tags
+
+
+@pytest.mark.parametrize(
+    "text, named",
+    [
+        ("a <img src=x onerror=alert(1)> b", ["<img src=x onerror=alert(1)>"]),
+        (
+            "<mental_state kind='belief'>x</mental_state>",
+            ["<mental_state kind='belief'>", "<mental_state>"],
+        ),
+        ("2 <3 and 4> 1, a < b > c", []),
+        ("<unknown /> <mental_state>x</mental_state> <same_as_state />", []),
+    ],
+)
+def test_unknown_tags_are_named_with_their_attributes(text, named):
+    found = [
+        w.message
+        for w in decode_warnings(make_context(["A"], [("Rain.", {"A": text}, {})]))
+        if "not a known tag" in w.message
+    ]
+    assert len(found) == len(named) and all(
+        message.startswith(mark) for message, mark in zip(found, named)
+    )
+
+
+# ---- shapes
+
+
+@settings(max_examples=50, deadline=None)
+@given(contexts())
+def test_lists_and_maps_hold_the_same(context):
+    assert read_context(json.dumps(context.to_lists())) == context
+    assert read_context(json.dumps(context.to_published())).steps == context.steps
+
+
+# ---- decoding
+
+
+@settings(max_examples=50, deadline=None)
+@given(contexts())
+def test_decoding_twice_changes_nothing(context):
+    decoded = decode(context)
+    assert decode(decoded) == decoded
+    decode_warnings(context)
+
+
+def one(state=NONE, seen=None, done=None):
+    return state, seen or {}, done or {}
+
+
+def test_the_published_decoder_adds_no_deed_to_what_an_actor_perceives():
+    context = make_context(
+        "ABC",
+        [
+            one(done={"A": "waves"}),
+            one("It rains", {"A": "<same_as_state />", "B": "<same_as_last_action />"}),
+            one(seen={"A": "<same_as_last_action />", "C": "A cat"}, done={"C": "sings"}),
+            one(),
+        ],
+    )
+
+    def seen(**options):
+        return [step.observations for step in decode(context, **options).steps]
+
+    nobody = dict.fromkeys("ABC", NONE)
+    assert seen(deeds=False) == [
+        nobody,
+        nobody | {"A": "It rains", "B": "A waves"},
+        nobody | {"C": "A cat"},
+        nobody,
+    ]
+    ours = seen()
+    assert ours[1]["A"] == "A waves. It rains" and ours[3] == nobody | {"C": "C sings"}
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("<same_as_last_action />", "A waves"),
+        ("<same_as_last_action_0/>", "A waves"),
+        ("<SAME_AS_LAST_ACTION>, I see", "A waves, I see"),
+        ("<same_as_last_action_1 />", NONE),
+        ("<same_as_last_action_99999999 />", "<same_as_last_action_99999999 />"),
+        ("<same_as_state /><same_as_last_action />", "It rains. A waves"),
+        ("[SAME AS STATE] Cold.", "It rains. Cold."),
+        ("[SAME AS LAST ACTION]", "A waves"),
+        (
+            "<same_as_last_action /> <mental_state>Odd: <same_as_state /></mental_state>",
+            "A waves. <mental_state>Odd: It rains</mental_state>",
+        ),
+        ("<unknown />", "<unknown />"),
+        ("", ""),
+    ],
+)
+def test_a_single_actor_and_the_state(text, expected):
+    context = make_context("AB", [one(done={"A": "waves"}), one("It rains", {"B": text})])
+    assert decode(context).steps[1].observations == {"A": "A waves", "B": expected}
+
+
+def test_several_actors_are_told_in_order_and_by_index():
+    tags = {
+        "A": "<same_as_last_action_1 />",
+        "B": "<same_as_last_action_0 />",
+        "C": "<same_as_last_action />",
+        "D": "<same_as_last_action_2 />",
+    }
+    context = make_context("ABCD", [one(done={"B": "sings.", "A": "A dances"}), one(seen=tags)])
+    seen = decode(context).steps[1].observations
+    assert seen == {
+        "A": "A dances. B sings",
+        "B": "B sings. A dances",
+        "C": "A dances. B sings",
+        "D": NONE,
+    }
+    assert [(w.code, w.timestep, w.agent) for w in decode_warnings(context)] == [("tag", 1, "D")]
+
+
+def test_an_action_does_not_outlive_the_next_step():
+    context = make_context(
+        "AB",
+        [one(done={"A": "waves"}), one(), one(seen={"B": "<same_as_last_action /> Quiet."}), one()],
+    )
+    decoded = decode(context)
+    assert [step.observations["A"] for step in decoded.steps] == [NONE, "A waves", NONE, NONE]
+    assert decoded.steps[2].observations["B"] == "Quiet."
+    assert "stands for nothing" in decode_warnings(context)[0].message
+
+
+def test_tags_in_states_and_actions():
+    context = make_context(
+        "AB",
+        [
+            one("<same_as_last_action />", done={"A": "says: hello"}),
+            one(
+                "<same_as_last_action />",
+                {"A": "<same_as_state /> <same_as_last_action />", "B": "<same_as_state />"},
+                {"B": "<same_as_next_state />"},
+            ),
+            one("B waves back.", {"A": "<same_as_last_action />"}, {"A": "<same_as_state />"}),
+        ],
+    )
+    first, second, third = decode(context).steps
+    assert first.state == NONE and second.state == "A says: hello"
+    assert second.observations == {"A": "A says: hello.", "B": "A says: hello"}
+    assert (second.actions["B"], third.observations["A"]) == ("B waves back.", "B waves back")
+    assert third.actions["A"] == NONE
+    assert [w.timestep for w in decode_warnings(context)] == [0, 2]
+
+
+def test_thoughts_do_not_travel():
+    secret = "<mental_state>I hate this</mental_state>"
+    context = make_context(
+        "AB",
+        [
+            one(done={"A": f"smiles {secret}"}),
+            one(
+                f"All is well. {secret}",
+                {"A": "<same_as_last_action />", "B": "<same_as_last_action /> <same_as_state />"},
+            ),
+        ],
+    )
+    seen = decode(context).steps[1].observations
+    assert seen == {"A": f"A smiles {secret}", "B": "A smiles. All is well."}
+
+
+def test_an_agent_without_entry_remembers_what_it_did():
+    context = make_context("AB", [one(done={"A": "waves"}), one()])
+    del context.steps[1].observations["A"]
+    assert decode(context).steps[1].observations == {"B": NONE, "A": "A waves"}
+
+
+# ---- nested views
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.sets(st.sampled_from("ABCD")), max_size=8),
+    st.lists(st.sampled_from("ABCD"), min_size=1, max_size=4),
+)
+def test_perspective_is_joint_witnessing(events, chain):
+    "With one event per step, what the chain knows are the events that all of it witnessed"
+    context = make_context(
+        "ABCD", [one(seen=dict.fromkeys(who, f"Event {i}")) for i, who in enumerate(events)]
+    )
+    known = memories(perspective(context, chain))[chain[-1]]
+    assert known == [f"Event {i}" for i, who in enumerate(events) if set(chain) <= who]
+
+
+def test_actions_that_the_viewer_did_not_perceive_are_gone():
+    context = make_context(
+        "AB",
+        [
+            one(seen={"A": "A room."}, done={"B": "hides"}),
+            one(seen={"B": "Dark."}),
+            one(seen={"A": "Light."}),
+        ],
+    )
+    assert [step.actions["B"] for step in perspective(context, ["A", "B"]).steps] == [NONE, NONE]
+
+
+# ---- violations and repairs
+
+GOOD = [
+    one(
+        "A and B are in the den.",
+        {"A": "<same_as_state /> <mental_state>I am bored.</mental_state>"},
+        {"A": "lights the lamp"},
+    ),
+    one("The lamp is lit.", {"A": "<same_as_last_action />", "B": "I see a light."}),
+]
+
+
+def changed(steps=GOOD, agents="AB", **changes) -> Context:
+    "A sound record with some steps or fields replaced"
+    return make_context(agents, steps).model_copy(update=changes)
+
+
+def lists(observation: str) -> Context:
+    "A record that a model wrote, whose second observation is this"
+    steps = changed().to_lists()
+    steps["socialized_context"][1]["observations"][1] = observation
+    return read_context(steps)
+
+
+def without(agent: str) -> Context:
+    context = changed()
+    del context.steps[1].actions[agent]
+    return context
+
+
+def timed(*timesteps: str) -> Context:
+    context = changed()
+    for step, timestep in zip(context.steps, timesteps):
+        step.timestep = timestep
+    return context
+
+
+APART = one(
+    "A is in the den. B is in the attic.",
+    {"A": "Dust. <mental_state>Odd.</mental_state>"},
+    {"A": "lights the lamp"},
+)
+FIXTURES = {
+    "I1": [
+        changed(agents_names=["A", "B", "B"]),
+        changed(agents_names=["A", "B", " "]),
+        changed(agents_names=[]),
+    ],
+    "I2": [without("A"), changed(agents_names=["A"]), changed([one(seen={"Bee": "x"}), *GOOD])],
+    "I3": [lists("no name here"), lists("A: again"), lists(": nobody"), lists("B is tired")],
+    "I4": [
+        timed("0", "2"),
+        timed("1", "0"),
+        timed("dawn", "dusk"),
+        timed("-1", "0"),
+        timed("", ""),
+    ],
+    "I5": [
+        changed([*GOOD, one(seen={"A": "x"}, done={"B": "sings"})]),
+        changed([*GOOD, one(seen={"A": "x"}, done={"A": "x", "B": "y"})]),
+    ],
+    "I6": [changed([GOOD[0], one(seen={"A": "x"}), GOOD[1]])],
+    "I7": [changed([GOOD[0], one("The lamp is lit."), GOOD[1]])],
+    "I8": [
+        make_context(
+            "AB",
+            [
+                one("Rain.", {"A": "<same_as_state />"}, {"B": "sings"}),
+                one(seen={"A": "<same_as_last_action />"}),
+            ],
+        )
+    ],
+    "I9": [
+        make_context(
+            "AB",
+            [
+                one("Rain.", {"A": "I hear rain."}, {"B": "sings"}),
+                one(seen={"A": "<same_as_last_action />"}),
+            ],
+        )
+    ],
+    "I10": [
+        changed([APART, one(seen={"B": "<same_as_last_action />"})]),
+        changed([APART, one(seen={"B": "I know: A lights the lamp."})]),
+    ],
+    "I11": [
+        changed([APART, one("The lamp is lit. A is in the den.", {"B": "<same_as_state />"})]),
+        changed(
+            [
+                one("B is in the den.", {}, {"B": "leaves the den"}),
+                one("The lamp is out.", {"A": "Dark.", "B": "[SAME AS STATE]"}),
+            ]
+        ),
+    ],
+    "I12": [
+        changed(
+            [
+                GOOD[0],
+                one(
+                    seen={
+                        "A": "<mental_state>I will steal the silver spoons.</mental_state>",
+                        "B": "A plans to steal the silver spoons.",
+                    }
+                ),
+            ]
+        )
+    ],
+}
+MENDED = {"I1", "I2", "I3", "I4", "I5"}
+
+
+def codes(context: Context) -> set[str]:
+    return {v.code for v in violations(context)}
+
+
+def test_a_sound_record_has_no_violation_and_needs_no_repair():
+    assert violations(changed()) == [] and repair(changed()) == (changed(), [])
+
+
+@pytest.mark.parametrize(
+    "code, context", [(code, c) for code, found in FIXTURES.items() for c in found]
+)
+def test_each_invariant_is_provoked_and_repaired_if_mechanical(code, context):
+    assert code in codes(context)
+    before = context.model_copy(deep=True)
+    mended, notes = repair(context)
+    assert context == before, "repair must not change its input"
+    assert (code in codes(mended)) == (code not in MENDED)
+    assert bool(notes) == (mended != context)
+    assert repair(mended) == (mended, [])
+
+
+@st.composite
+def broken(draw) -> Context:
+    "Contexts with missing and surplus entries, odd names and odd timesteps"
+    context = draw(contexts())
+    for step in context.steps:
+        step.timestep = draw(
+            st.sampled_from(["0", "1", "2", " 1", "dawn", "", "999999999999999999999"])
+        )
+        for entries in (step.observations, step.actions):
+            for name in draw(st.sets(st.sampled_from(sorted(entries)))):
+                del entries[name]
+            entries |= draw(
+                st.dictionaries(
+                    st.one_of(NAMES, st.sampled_from([":0", ":1", "", " A "])), TEXTS, max_size=2
+                )
+            )
+    more = draw(st.lists(st.sampled_from(["A", "", " "]), max_size=1))
+    return context.model_copy(update={"agents_names": context.agents + more})
+
+
+@settings(max_examples=50, deadline=None)
+@given(broken())
+def test_repaired_records_have_no_errors_and_stay_as_they_are(context):
+    before = context.model_copy(deep=True)
+    mended, notes = repair(context)
+    assert context == before
+    errors = {v.code for v in violations(mended) if v.severity == "error"}
+    assert errors <= ({"empty"} if not mended.steps else set())
+    assert bool(notes) == (mended != context)
+    assert repair(mended) == (mended, [])
+
+
+def test_visibility_findings_need_known_places():
+    "Nobody is accused where places are unknown, things are left behind, or words carry"
+    far = [{"A": "calls B"}, {"A": "says: hello"}, {"B": "leaves the key on the shelf"}]
+    for done in far:
+        reader = "B" if "A" in done else "A"
+        steps = [
+            one("A and B are in the den.", {}, done),
+            one(seen={reader: "<same_as_last_action />"}),
+        ]
+        assert not codes(make_context("AB", steps)) & {"I10", "I11"}
+
+
+def test_a_thought_that_came_to_light_is_no_leak():
+    thought = {"A": "<mental_state>I believe the spoon is in the drawer.</mental_state>"}
+    news = {"B": "The spoon is in the drawer."}
+    assert "I12" in codes(make_context("AB", [one(seen=thought), one(seen=news)]))
+    assert "I12" not in codes(
+        make_context("AB", [one("The spoon is in the drawer.", thought), one(seen=news)])
+    )
+    told = {"A": "says that the spoon is in the drawer"}
+    assert "I12" not in codes(make_context("AB", [one(seen=thought, done=told), one(seen=news)]))
+    assert "I12" not in codes(
+        make_context("AB", [one(seen=news), one(seen=thought), one(seen=news)])
+    )
+
+
+# ---- raw data
+
+
+@pytest.mark.parametrize(
+    "obj, message",
+    [
+        (None, "valid dictionary"),
+        (
+            {"agents_names": "A", "socialized_context": []},
+            "agents_names: Input should be a valid list",
+        ),
+        (
+            {"agents_names": [], "socialized_context": [7]},
+            "shape, step 0: Input should be a valid dictionary",
+        ),
+        (
+            {"agents_names": [], "socialized_context": [{"state": "", "observations": {}}]},
+            "shape, step 0: actions: Field required",
+        ),
+    ],
+)
+def test_faults_of_shape_are_named(obj, message):
+    with pytest.raises(DataError, match=re.escape(message)):
+        read_context(obj)
+    assert any(message in str(v) for v in violations(obj))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[1, 2",
+        "no such file.json",
+        "\x00",
+        "{}",
+        "null",
+        '{"simulations": []}',
+        "[" * 100_000,
+    ],
+)
+def test_unreadable_sources_are_data_errors(text):
+    with pytest.raises(DataError):
+        read_context(text)
+
+
+def test_reading_files_and_keeping_the_manual(tmp_path):
+    path = tmp_path / "7.json"
+    path.write_text(
+        json.dumps(
+            {"index": "7", "socialized_context": changed(context_manual="Read me.").to_published()}
+        ),
+        "utf-8-sig",
+    )
+    assert read_context(path) == read_context(str(path)) == changed(context_manual="Read me.")
+
+
+# ---- scores
+
+
+def test_structural_score_by_hand():
+    good, bad = (
+        {
+            "timestep": "0",
+            "state": "",
+            "observations": {"A": "x"},
+            "actions": {"A": "x"} if whole else {},
+        }
+        for whole in (True, False)
+    )
+
+    def score(*steps):
+        return round(
+            structural_score({"agents_names": ["A"], "socialized_context": list(steps)}), 6
+        )
+
+    def at(*times):
+        return [good | {"timestep": t} for t in times]
+
+    assert (
+        structural_score({"socialized_context": [good]})
+        == structural_score({"agents_names": ["A"]})
+        == 0.0
+    )
+    assert score() == 0.3
+    assert score(*at("0", "1")) == score(*at("1", "2")) == 1.0
+    assert score(good, bad | {"timestep": "1"}) == 0.8
+    assert score(*at("1", "0")) == 0.7
+    assert score(*at("0", "0", "7")) == 0.85
+    assert score(*at("noon", "night")) == 0.8
+    nameless = {key: value for key, value in good.items() if key != "timestep"}
+    assert score(nameless) == score(nameless, *at("1", "2")) == 1.0
+    assert score(nameless, nameless) == 0.85
+    assert score(nameless, *at("noon")) == score(*at("2"), nameless) == 0.7
+
+
+def test_names_are_matched_before_facts_and_repeats_are_no_leaks():
+    reference = make_context(["Mira", "Mirko"], [one(seen={"Mira": "Rain.", "Mirko": "Sun."})])
+    made = make_context(["mira", "Mirko"], [one(seen={"mira": "rain. Rain.", "Mirko": "SUN"})])
+    scores = observation_scores(made, reference)
+    assert (scores.precision, scores.recall) == (
+        2 / 3,
+        1.0,
+    ) and scores.leaks == scores.inventions == []
+
+
+def test_hostile_sizes_take_little_time():
+    "No step of reading, decoding or checking is quadratic in one long text"
+    for text in (
+        "<" * 200_000,
+        "<same_as_state />" * 20_000,
+        "<mental_state>" * 20_000,
+        " . " * 60_000,
+        "[same as state" * 20_000,
+        "A is in " * 30_000,
+    ):
+        context = make_context(
+            "AB",
+            [
+                one(text, {"A": text, "B": "<same_as_state />"}, {"A": "waves"}),
+                one(seen={"B": text}),
+            ],
+        )
+        started = time.process_time()
+        violations(context), repair(context), context._repr_html_()
+        assert time.process_time() - started < 5
+
+
+# ---- how violations are told

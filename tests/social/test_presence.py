@@ -1,0 +1,276 @@
+"""Who hears each turn of a dialogue: directions, leave cues, late joiners, contexts, odd input."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from humanlm.social.memories import memories, structural_score
+from humanlm.social.presence import (
+    _CUE,
+    DialogueTurn,
+    read_dialogue,
+    read_turns,
+)
+
+CONFAIDE = Path(os.environ.get("HUMANLM_DATA", "/nowhere"), "confaide/tier_3_4.jsonl")
+
+
+def missed(text, name):
+    "Numbers of the turns that somebody does not hear"
+    return [i for i, here in enumerate(read_dialogue(text).present) if name not in here]
+
+
+def chat(*lines):
+    return "\n".join(lines)
+
+
+FILLER = ["Ada: One.", "Ivo: Two.", "Ada: Three.", "Ivo: Four.", "Ada: Five.", "Ivo: Six."]
+
+
+# ---- reading
+
+
+def test_turns_directions_and_continuations():
+    assert read_turns("Ada: a: b\n  more\n\n(Ivo joins)\nloose\nDr. Pia Lund: Hi") == [
+        DialogueTurn("Ada", "a: b more"),
+        DialogueTurn("Ivo", "", "joins"),
+        DialogueTurn("Dr. Pia Lund", "Hi"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "line, moves",
+    [
+        ("(Ivo joins)", ["joins"]),
+        ("(Ivo leaves the call)", ["leaves"]),
+        ("[Ivo enters the room]", ["joins"]),
+        ("*Ivo returns*", ["joins"]),
+        ("(Ivo, Pia and Ada leave)", ["leaves"] * 3),
+        ("(Ivo coughs)", []),
+        ("Ivo joins", []),
+    ],
+)
+def test_forms_of_directions(line, moves):
+    assert [turn.move for turn in read_turns(line) if turn.move] == moves
+
+
+@pytest.mark.parametrize(
+    "line, people",
+    [
+        ("Erik and Jane: So long!", ("Erik", "Jane")),
+        ("Erik, Jane, and Mia Lund: So long!", ("Erik", "Jane", "Mia Lund")),
+        ("Jane,Erik: So long!", ("Jane", "Erik")),
+        ("Erik & Jane: So long!", ("Erik", "Jane")),
+        ("Erik/Mia : So long!", ("Erik", "Mia")),
+        ("Erik, Jane & Mia: So long!", ("Erik", "Jane", "Mia")),
+        ("Erik and Everyone: So long!", ("Erik",)),
+        ("Andy and Andrea: So long!", ()),
+    ],
+)
+def test_those_who_speak_at_once_have_a_turn_of_their_own(line, people):
+    """Joint speakers have a turn; strangers in front of a colon are words"""
+    turns = read_turns(f"Erik: I must go.\n{line}\nErik: So long.")
+    assert [turn.people for turn in turns] == [("Erik",), people, ("Erik",)][:: 1 if people else 2]
+    assert (
+        turns[0].text == "I must go." + (f" {line}" if not people else "")
+        and turns[-1].text == "So long."
+    )
+
+
+def test_lists_in_front_of_a_colon_are_no_speakers():
+    assert [
+        turn.text for turn in read_turns("Ada: Open:\nMonday and Tuesday: 9\nMonday, Friday: 10")
+    ] == ["Open: Monday and Tuesday: 9 Monday, Friday: 10"]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(alphabet=st.sampled_from(list("AbI :()\n,.&<>and joinsleaves")), max_size=200))
+def test_any_text_gives_a_dialogue(text):
+    found = read_dialogue(text)
+    assert len(found.turns) == len(found.present)
+    assert all(
+        here.issuperset(turn.people) and set(turn.people) <= set(found.people)
+        for turn, here in zip(found.turns, found.present)
+    )
+    if found.people:
+        assert structural_score(found.context()) == 1
+
+
+def test_hostile_length_stays_linear():
+    for text in (
+        "Ada: " + "have to " * 50_000,
+        "(" * 100_000,
+        "(" + "joins " * 50_000,
+        "A" * 200_000 + ":",
+        "Ada: hi\n" * 5_000,
+        "I'll a " * 50_000,
+        "Ada and " * 30_000,
+        "Ada, Ivo" * 30_000 + ": hi",
+        "Ada: hi\nAda & Ivo: hi\n" * 5_000,
+        "Ada: sorry " + "'" * 50_000,
+        "Ada: sorry " + "a'b" * 50_000,
+        "sorry " + "a' " * 50_000,
+        ", ".join(["Ada"] * 5_000),
+        ", and ".join(["Ada Bo Cy"] * 20),
+    ):
+        start = time.process_time()
+        read_turns(text)
+        _CUE.search(text)
+        assert time.process_time() - start < 3, text[:20]
+
+
+# ---- presence
+
+
+def test_directions_are_followed_to_the_letter():
+    text = chat(
+        "Ada: Hi.",
+        "(Ivo joins)",
+        "Ivo: Hi.",
+        "(Ivo leaves)",
+        "Ada: Now.",
+        "(Ivo joins)",
+        "Ada: Back?",
+        "Pia: Yes, we have to go. Bye!",
+        *FILLER[:1] * 8,
+    )
+    assert missed(text, "Ivo") == [0, 4] and missed(text, "Pia") == missed(text, "Ada") == []
+
+
+def test_who_speaks_is_there_again():
+    assert missed(
+        chat("Ivo: Hi.", "(Ivo leaves)", "Ada: So.", "Ivo: I am still here.", "Ada: Oh."), "Ivo"
+    ) == [2]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Sorry, I have to take a call.",
+        "I need to step out for a minute.",
+        "Excuse me, I must go.",
+        "See you later!",
+        "I'll be right back, let me answer the door.",
+        "I’ve got to run.",
+        "Goodbye everyone.",
+    ],
+)
+def test_absence_after_a_leave_cue(words):
+    assert missed(
+        chat("Ada: Hi.", f"Ivo: {words}", *["Ada: So.", "Pia: Well."] * 3, "Ivo: I am back."), "Ivo"
+    ) == [2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["I see.", "We have to talk about money.", "I am sorry to hear that.", "The call was long."],
+)
+def test_silence_without_a_cue_is_no_absence(words):
+    assert (
+        missed(
+            chat("Ada: Hi.", f"Ivo: {words}", *["Ada: So.", "Pia: Well."] * 3, "Ivo: Hm."), "Ivo"
+        )
+        == []
+    )
+
+
+def test_a_leaver_hears_the_goodbyes():
+    text = chat(
+        "Ada: Hi.",
+        "Ivo: I have to go.",
+        "Ada: Bye, Ivo!",
+        "Pia: Take care, Ivo.",
+        *FILLER[::2] * 3,
+        "Ivo: Back.",
+    )
+    assert missed(text, "Ivo") == list(range(4, 13))
+
+
+def test_after_the_last_turn():
+    assert missed(chat("Ada: Hi.", "Ivo: I have to go.", "Ada: So.", "Pia: Well."), "Ivo") == [2, 3]
+    assert missed(chat("Ada: Hi.", "Ivo: Fine.", *["Ada: So.", "Pia: Well."] * 9), "Ivo") == []
+
+
+def test_late_joiners():
+    assert missed(chat("Ada: Hi.", "Ivo: Hi.", "Ada: a", "Pia: Hello!"), "Pia") == [0, 1, 2]
+    assert missed(chat("Ada: Hi.", "Ivo: Hi.", "Pia: Hello!"), "Pia") == []
+
+
+def test_groups_are_nobody_in_particular():
+    found = read_dialogue(chat("Ada: Hi.", "Everyone: Hi!", "Ivo: So.", "Pia: Well."))
+    assert found.people == ("Ada", "Ivo", "Pia")
+    assert found.context().steps[1].actions == {
+        "Ada": 'said: "Hi!"',
+        "Ivo": 'said: "Hi!"',
+        "Pia": "none",
+    }  # Pia comes later
+
+
+def test_who_speaks_with_others_is_there_and_heard():
+    "Ivo comes with a joint turn, Pia leaves with one; all of the others hear both names"
+    text = chat(
+        "Ada: Hi.",
+        "Pia: Hi, Ada.",
+        "Ada: So.",
+        "Pia: Well.",
+        "Ivo and Ada: Lunch?",
+        "Ivo & Pia: Sorry, we have to go.",
+        "Ada: Bye.",
+        "Juri: What?",
+        *FILLER[::2] * 2,
+    )
+    assert (
+        missed(text, "Ivo") == [0, 1, 2, 3, *range(6, 14)]
+        and missed(text, "Pia") == list(range(6, 14))
+        and missed(text, "Ada") == []
+    )
+    assert missed(
+        chat("Ada: Hi.", "(Ivo & Pia join)", "Ivo and Pia: Hi!", "(Ivo, Pia leave)", "Ada: Now."),
+        "Pia",
+    ) == [0, 1, 6]
+    record = read_dialogue(text).context()
+    assert record.steps[5].actions == {
+        "Ada": "none",
+        "Pia": 'said: "Sorry, we have to go."',
+        "Ivo": 'said: "Sorry, we have to go."',
+        "Juri": "none",
+    }
+    assert (
+        memories(record)["Ada"][5]
+        == 'Ivo said: "Sorry, we have to go.". Pia said: "Sorry, we have to go."'
+    )
+    assert structural_score(record) == 1 and memories(record)["Pia"][4].count("Lunch?") == 2
+
+
+# ---- knowledge and contexts
+
+
+def test_contexts_hold_what_each_heard():
+    record = read_dialogue(chat("Ada: Secret.", "(Ivo joins)", "Ivo: Hello: all!")).context()
+    assert (
+        memories(record)["Ivo"] == ["Ivo joined", 'Ivo said: "Hello: all!"']
+        and memories(record)["Ada"][0] == 'Ada said: "Secret."'
+    )
+    assert structural_score(record) == 1 and set(record.steps[-1].actions.values()) == {"none"}
+
+
+@pytest.mark.skipif(not CONFAIDE.exists(), reason="set HUMANLM_DATA to a folder with confaide")
+def test_confaide_secrets_are_not_heard_by_who_joins_later():
+    meetings = [
+        row for row in map(json.loads, CONFAIDE.read_text().splitlines()) if row["tier"] == "4"
+    ]
+    assert len(meetings) == 11
+    for row in meetings:
+        found = read_dialogue(row["text"])
+        joined = {turn.speaker: i for i, turn in enumerate(found.turns) if turn.move == "joins"}
+        assert set(joined) == {"Dan", "Kate"}
+        for name in found.people:
+            assert [i for i, here in enumerate(found.present) if name not in here] == list(
+                range(joined.get(name, 0))
+            )
+        assert structural_score(found.context()) == 1

@@ -1,0 +1,831 @@
+"""The symbolic simulator: grammar, visibility, beliefs, talk, faults, contexts, odd input."""
+
+import json
+import os
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from humanlm.core.basics import DataError
+from humanlm.social.answers import (
+    answer,
+    memory_answer,
+    to_context,
+)
+from humanlm.social.contexts import Context, make_context, split_mental
+from humanlm.social.language import (
+    Event,
+    PlaceQuestion,
+    UnknownPhrase,
+    parse_sentence,
+    plain,
+    read_question,
+)
+from humanlm.social.memories import (
+    decode,
+    observation_scores,
+    structural_score,
+)
+from humanlm.social.violations import violations
+from humanlm.social.world import World, coverage, read_story
+
+HI_TOM = Path(os.environ.get("HUMANLM_DATA", "/nowhere"), "hi_tom/hi_tom.jsonl")
+
+
+def lines(text):
+    "A story given with one or several sentences per line"
+    return read_story(
+        [part for line in text.strip().split("\n") for part in line.strip().rstrip(".").split(". ")]
+    )
+
+
+def where(story, *chain, thing="kettle"):
+    return story.world.belief(chain, thing)
+
+
+# ---- 11.1.8: one test per case
+
+
+def test_pantry_is_a_room_and_a_container():
+    story = lines("""Nora entered the pantry. Ivo entered the pantry. The lime is in the pantry.
+        The pantry is in the pantry.
+        Ivo exited the pantry. Nora moved the lime to the jar. The jar is in the pantry.
+        Ivo entered the hall.""")
+    assert story.world.first("lime") == "pantry" and story.world.where("lime") == "jar"
+    assert (
+        where(story, "Ivo", thing="lime") == "pantry"
+        and where(story, "Nora", "Ivo", thing="lime") == "pantry"
+    )
+    assert story.world.stands == {"pantry": "pantry", "jar": "pantry"} and not story.world.conflicts
+
+
+@pytest.mark.parametrize("order", ["NIP", "NPI", "PNI"])
+def test_third_person_enters_another_room_before_the_announcement(order):
+    come = {"N": "Nora entered the shed", "I": "Ivo entered the shed", "P": "Pia entered the hall"}
+    story = read_story(
+        [
+            *(come[name] for name in order),
+            "The kettle is in the tin",
+            "Ivo exited the shed",
+            "Nora moved the kettle to the box",
+        ]
+    )
+    assert (where(story, "Ivo"), where(story, "Nora"), where(story, "Pia")) == ("tin", "box", None)
+    assert story.world.stands["tin"] == "shed"
+
+
+def test_a_tie_goes_to_the_room_entered_first():
+    story = lines("Nora entered the shed. Pia entered the hall. The kettle is in the tin")
+    assert story.world.stands == {"tin": "shed"}
+
+
+def test_people_in_the_waiting_room_do_not_draw_the_container_there():
+    story = lines(
+        "Nora, Ivo and Pia entered the waiting_room. Juri entered the shed. The kettle "
+        "is in the tin"
+    )
+    assert (
+        story.world.stands == {"tin": "shed"}
+        and where(story, "Juri") == "tin"
+        and where(story, "Nora") is None
+    )
+
+
+def test_a_later_sentence_says_where_a_container_stands():
+    story = lines(
+        "Nora entered the shed. Ivo entered the shed. Pia entered the hall. The kettle "
+        "is in the tin. Ivo likes the tin. The tin is in the hall"
+    )
+    assert (
+        where(story, "Pia") == "tin" and where(story, "Nora") is None and not story.world.conflicts
+    )
+
+
+def test_a_world_that_cannot_look_ahead_is_put_right_by_the_next_sentence():
+    story, world = (
+        lines(
+            "Nora entered the shed. Pia entered the hall. The kettle is in the tin. "
+            "The tin is in the hall. Pia moved the kettle to the box"
+        ),
+        World(),
+    )
+    for event in story.events:
+        world.step(event)
+    assert world.stands["tin"] == "hall" and world.belief(["Pia"], "kettle") == "box"
+    assert [reason for _, reason in world.conflicts] == ["the tin was in the shed"]
+
+
+def test_an_object_announced_to_nobody_is_found_later():
+    story = lines(
+        "The kettle is in the tin. Nora entered the shed. Nora moved the kettle to the "
+        "box. Ivo entered the shed"
+    )
+    assert not story.world.conflicts and (where(story, "Nora"), where(story, "Ivo")) == (
+        "box",
+        "box",
+    )
+    assert (
+        answer(
+            lines("The kettle is in the tin. Nora entered the shed"),
+            "Where will Nora look for the kettle?",
+        ).text
+        is None
+    )
+
+
+def test_story_that_starts_with_is_in():
+    story = lines(
+        "Nora is in the shed. Ivo entered the shed. The kettle is in the tin. Ivo "
+        "exited the shed. Nora moved the kettle to the box"
+    )
+    assert (where(story, "Ivo"), where(story, "Nora", "Ivo"), where(story, "Nora")) == (
+        "tin",
+        "tin",
+        "box",
+    )
+    assert lines("Nora and Ivo are in the shed").events[0].kind == "present"
+
+
+def test_tokenised_hyphen():
+    story = lines(
+        "Nora entered the shed. The t - shirt is in the ice - box. Nora moved the t - "
+        "shirt to the tin"
+    )
+    assert answer(story, "Where was the t - shirt at the beginning?").text == "ice-box"
+    assert answer(story, "Where is the t-shirt really?").text == "tin"
+
+
+def test_missing_periods():
+    sentences = [
+        "Nora entered the shed",
+        "The kettle is in the tin",
+        "Nora likes the box",
+        "Nora moved the kettle to the box",
+    ]
+    for text in (
+        sentences,
+        "\n".join(sentences),
+        ". ".join(sentences),
+        [f"{s}." for s in sentences],
+    ):
+        story = read_story(text)
+        assert [e.kind for e in story.events] == [
+            "enter",
+            "located",
+            "noise",
+            "move",
+        ]
+    events = [text for text in sentences if "likes" not in text]
+    assert [e.kind for e in read_story(" ".join(events)).events] == ["enter", "located", "move"]
+
+
+BEFORE = "1 Ann and Bob entered the den.\n2 The key is in the box.\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "3 Bob hates the fact Ann moved the key to the jar.",
+        "Bob lost his mind Ann moved the key to the jar",
+        "Bob publicly claimed that the key is in the jar Ann moved the key to the jar",
+        "Bob exited the den Ann moved the key to the jar.",
+    ],
+)
+def test_a_line_that_may_be_one_sentence_or_several_is_refused_by_name(line):
+    story = read_story(BEFORE + line)
+    ((_, sentence, reason),) = story.unknown
+    assert (
+        sentence == plain(line).split(". ")[0]
+        and "expected" in reason
+        and story.world.where("key") == "box"
+    )
+    found = answer(story, "Where will Ann look for the key?")
+    assert found.text is None and shown(sentence) in found.reason
+
+
+def shown(sentence):
+    return f"sentence 3, '{sentence[:30]}"
+
+
+def test_events_run_together_without_number_and_period_are_read():
+    story = read_story(
+        BEFORE + "Bob exited the den Ann moved the key to the jar The jar is in the den Cy is "
+        "in the hall Bob entered the hall"
+    )
+    assert [e.kind for e in story.events[2:]] == [
+        "exit",
+        "move",
+        "located",
+        "present",
+        "enter",
+    ] and answer(story, "Where will Ann look for the key?").text == "jar"
+
+
+def test_multi_word_rooms_and_containers():
+    story = lines("""Nora entered the back yard. The kettle is in the treasure chest.
+        The treasure chest is in the back yard.
+        Nora moved the kettle to the old tool box. The old tool box is in the back yard""")
+    assert (story.world.first("kettle"), story.world.where("kettle")) == (
+        "treasure chest",
+        "old tool box",
+    )
+    assert story.world.stands["old tool box"] == "back yard"
+
+
+ATTIC = """Ivo, Nora and Pia entered the attic. The kettle is in the tin. Ivo exited the attic.
+        Nora exited the attic. Pia moved the kettle to the box.
+    Pia exited the attic. Ivo, Nora and Pia entered the waiting_room.
+        Juri entered the waiting_room"""
+
+
+def test_public_claim_and_private_tell_differ():
+    public = lines(f"{ATTIC}. Nora publicly claimed that kettle is in the jar")
+    private = lines(f"{ATTIC}. Nora privately told Ivo that the kettle is in the jar now")
+    assert [where(public, name) for name in ("Nora", "Ivo", "Juri", "Pia")] == [
+        "tin",
+        "jar",
+        "jar",
+        "box",
+    ]
+    assert [where(private, name) for name in ("Nora", "Ivo", "Juri", "Pia")] == [
+        "tin",
+        "jar",
+        None,
+        "box",
+    ]
+    assert (where(public, "Nora", "Pia"), where(private, "Nora", "Pia")) == (
+        "jar",
+        "tin",
+    )  # the speaker expects to be believed
+    assert (where(public, "Ivo", "Nora"), where(public, "Pia", "Nora")) == ("jar", "tin")
+    assert (
+        where(public, "Ivo", "Juri") is None and where(public, "Ivo", "Pia") == "tin"
+    )  # bystanders: unchanged
+    assert where(public, "Ivo", "Nora", "Ivo") == "tin"  # third order: unchanged
+
+
+def test_trust_goes_by_the_order_of_exits():
+    world = lines(ATTIC).world
+    assert [world.trusts(a, b) for a, b in (("Ivo", "Nora"), ("Ivo", "Pia"), ("Nora", "Pia"))] == [
+        True
+    ] * 3
+    assert [world.trusts(a, b) for a, b in (("Nora", "Ivo"), ("Pia", "Ivo"), ("Pia", "Nora"))] == [
+        False
+    ] * 3
+
+
+def test_the_exits_of_the_latest_chapter_count():
+    story = lines(
+        f"{ATTIC}. Nora and Ivo entered the hall. Nora exited the hall. Ivo exited the "
+        "hall. Nora and Ivo entered the waiting_room"
+    )
+    assert story.world.trusts("Nora", "Ivo") and not story.world.trusts("Ivo", "Nora")
+    assert story.world.trusts("Pia", "Ivo") and not story.world.trusts(
+        "Ivo", "Pia"
+    )  # Pia is an outsider now
+
+
+def test_an_outsider_believes_and_is_not_believed():
+    story = lines(
+        f"{ATTIC}. Ivo privately told Juri that the kettle is in the jar. Juri publicly "
+        "claimed that the kettle is in the urn"
+    )
+    assert where(story, "Juri") == "jar"
+    assert [where(story, name) for name in ("Ivo", "Nora", "Pia")] == ["tin", "tin", "box"]
+    assert where(story, "Juri", "Pia") == "urn"
+
+
+def test_who_is_still_in_the_room_knows_best():
+    story = lines(
+        "Nora and Ivo entered the attic. The kettle is in the tin. Nora exited the "
+        "attic. Ivo privately told Nora that the kettle is in the urn"
+    )
+    assert (
+        story.world.trusts("Nora", "Ivo")
+        and not story.world.trusts("Ivo", "Nora")
+        and where(story, "Nora") == "urn"
+    )
+
+
+def test_reentry_reveals_another_object_than_the_chapters():
+    story = lines("""Nora and Ivo entered the attic. The kettle is in the tin.
+        Nora exited the attic. Ivo moved the kettle to the box. Ivo exited the attic.
+        Nora and Ivo entered the waiting_room. Nora and Pia entered the attic.
+        The lens is in the jar""")
+    assert (
+        where(story, "Nora") == "box"
+    )  # nobody mentions the kettle again, but its box stands open
+    assert where(story, "Nora", "Pia") == where(story, "Pia") == "box"
+    assert where(story, "Ivo", "Nora") == "tin"
+    assert "The kettle is in the box." in to_context(story).steps[-1].observations["Pia"]
+
+
+def test_fifth_agent_moves_it_back_to_the_start():
+    names = ["Ada", "Ben", "Cleo", "Dan", "Eve"]
+    text = ["Ada, Ben, Cleo, Dan and Eve entered the attic", "The kettle is in the tin"]
+    for name, target in zip(names, ("box", "urn", "jar", "bin", "tin")):
+        text += [f"{name} moved the kettle to the {target}", f"{name} exited the attic"]
+    story = read_story(text)
+    assert story.world.where("kettle") == story.world.first("kettle") == "tin"
+    assert [where(story, name) for name in names] == ["box", "urn", "jar", "bin", "tin"]
+    assert (
+        where(story, "Eve", "Dan", "Cleo", "Ben") == "urn" and where(story, "Ben", "Cleo") == "urn"
+    )
+    assert not story.world.conflicts
+
+
+def test_distractors_change_nothing():
+    quiet = lines(
+        "Nora and Ivo entered the shed. The kettle is in the tin. Ivo exited the shed. "
+        "Nora moved the kettle to the box"
+    )
+    noise = [
+        "Ivo likes the box",
+        "Pia hates the t - shirt.",
+        "Nora saw an owl",
+        "Ivo lost his watch.",
+        "Nora dislikes the kettle",
+        "Ivo loves the tin",
+    ]
+    loud = read_story([s for pair in zip(quiet.sentences, noise) for s in pair] + noise)
+    assert loud.agents == quiet.agents and not loud.unknown
+    for chain in (["Nora"], ["Ivo"], ["Nora", "Ivo"], ["Ivo", "Nora", "Ivo"]):
+        assert loud.world.belief(chain, "kettle") == quiet.world.belief(chain, "kettle")
+    assert to_context(loud) == to_context(quiet)
+    assert loud.world.seen[1] == {"Ivo"} and loud.world.seen[3] == {"Pia"}
+
+
+# ---- visibility and beliefs
+
+
+def test_witnesses_of_every_kind_of_event():
+    story = lines("""Nora entered the shed. Ivo and Pia entered the shed.
+        The kettle is in the tin. The tin is in the shed. Pia exited the shed.
+        Pia entered the hall. Ivo moved the kettle to the box.
+        Nora made no movements and stayed in the shed for 1 minute. Ivo likes the tin.
+        Pia entered the waiting_room. Nora publicly claimed that kettle is in the tin.
+        Nora privately told Pia that the kettle is in the jar""")
+    both, three = {"Nora", "Ivo"}, {"Nora", "Ivo", "Pia"}
+    assert story.world.seen == [
+        {"Nora"},
+        three,
+        three,
+        three,
+        three,
+        {"Pia"},
+        both,
+        both,
+        {"Ivo"},
+        {"Pia"},
+        three,
+        {"Nora", "Pia"},
+    ]
+
+
+def test_order_of_a_chain_and_equal_neighbours_do_not_matter_for_what_was_seen():
+    story = lines(
+        "Nora and Ivo entered the shed. The kettle is in the tin. Ivo exited the shed. "
+        "Nora moved the kettle to the box"
+    )
+    assert (
+        where(story, "Ivo", "Nora")
+        == where(story, "Nora", "Ivo")
+        == where(story, "Nora", "Ivo", "Ivo", "Nora")
+        == "tin"
+    )
+    assert where(story) == "box" and where(story, "Nora", "Nora") == "box"
+
+
+# ---- questions
+
+
+@pytest.mark.parametrize(
+    "text, wanted",
+    [
+        ("Where is the kettle really?", PlaceQuestion("reality", "kettle")),
+        ("Where is the tea pot?", PlaceQuestion("reality", "tea pot")),
+        ("Where was the kettle at the beginning?", PlaceQuestion("initial", "kettle")),
+        ("Where will Ivo look for the kettle?", PlaceQuestion("belief", "kettle", ("Ivo",))),
+        ("Where does Ivo really think the kettle is?", PlaceQuestion("belief", "kettle", ("Ivo",))),
+        (
+            "Where does Ivo think that Nora searches for the treasure map?",
+            PlaceQuestion("belief", "treasure map", ("Ivo", "Nora")),
+        ),
+        (
+            "Where does Ivo think Nora thinks the kettle is?",
+            PlaceQuestion("belief", "kettle", ("Ivo", "Nora")),
+        ),
+        (
+            "  Where does Ada think Ben thinks Cleo thinks Dan thinks the TV_set is? ",
+            PlaceQuestion("belief", "TV_set", ("Ada", "Ben", "Cleo", "Dan")),
+        ),
+    ],
+)
+def test_questions(text, wanted):
+    assert read_question(text) == wanted
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Where?",
+        "Who has the kettle?",
+        "Where is the",
+        "Where does the kettle stand?",
+        "Where does Ivo stand?",
+        "Is the kettle in the tin?",
+        "Where will the kettle be?",
+    ],
+)
+def test_questions_of_unknown_type_have_a_reason(text):
+    found = answer(lines("Nora entered the shed. The kettle is in the tin"), text)
+    assert found.text is None and found.reason
+
+
+# ---- input that is not a story
+
+
+@pytest.mark.parametrize(
+    "sentence, reason",
+    [
+        ("Ivo hid the kettle", "the verb 'hid' is not known"),
+        ("Ivo exitted the shed", "Did you mean 'exited'"),
+        ("ivo entered the shed", "'ivo' is not a name"),
+        ("The kettle fell", "expected 'The X is in the Y'"),
+        ("Ivo entered the shed blindfolded", "expected 'Names entered"),
+        ("", "expected one or more names"),
+    ],
+)
+def test_sentences_outside_the_language_say_why(sentence, reason):
+    found = parse_sentence(sentence)
+    assert isinstance(found, UnknownPhrase) and reason in found.reason
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.text(max_size=80))
+def test_any_text_gives_a_result(text):
+    assert isinstance(parse_sentence(text), (Event, UnknownPhrase))
+    story = read_story(text)
+    assert len(story.events) == len(story.sentences)
+    assert answer(story, text).text is None
+
+
+def test_hostile_length_stays_linear():
+    for text in (
+        "Ivo" + ", Ivo" * 50_000,
+        "The " + "x " * 100_000,
+        "Ivo moved the " + "to the " * 50_000,
+        "a" * 500_000,
+        "Ivo entered the " * 20_000,
+    ):
+        start = time.process_time()
+        read_story(text)
+        assert time.process_time() - start < 3, text[:20]
+
+
+def test_abstains_when_a_sentence_may_matter():
+    known = ["Nora entered the shed", "Ivo entered the shed", "The kettle is in the tin"]
+    for odd in (
+        "Ivo carried it away",
+        "He moved the kettle to the box",
+        "Somebody took the kettle",
+        "The tin fell over",
+        "Wanda came by",
+        "Later Ivo went home",
+        "The lamp fell, and Nora cried",
+    ):
+        found = answer(read_story([*known, odd]), "Where is the kettle?")
+        assert found.text is None and "sentence 4" in found.reason and odd[:10] in found.reason, odd
+
+
+def test_what_mentions_neither_people_nor_the_object_is_skipped():
+    story = lines(f"The sun was setting. {ERRAND}. There was a smell of smoke. The lens broke")
+    assert answer(story, "Where is the kettle?")[:2] == ("box", "")
+    assert answer(story, "Where will Ivo look for the kettle?").text == "tin"
+    assert to_context(story) == to_context(lines(ERRAND))
+    assert coverage(story) == 0.75 and coverage(read_story("")) == 1
+
+
+def test_only_the_object_that_is_asked_for_stops_an_answer():
+    story = lines(f"{ERRAND}. The lens is in the box. The lens broke")
+    assert answer(story, "Where is the kettle?").text == "box"
+    found = answer(story, "Where is the lens?")
+    assert found.text is None and "'The lens broke', is not understood" in found.reason
+    with pytest.raises(DataError, match="The lens broke"):
+        to_context(story)
+
+
+def test_unknown_people_and_objects():
+    story = lines("Nora entered the shed. The kettle is in the tin. Ivo likes the tin")
+    for question, reason in (
+        ("Where will Norah look for the kettle?", "Did you mean 'Nora'"),
+        ("Where will Ivo look for the kettle?", "takes part"),
+        ("Where is the kettel?", "Did you mean 'kettle'"),
+        ("Where does Nora think Zed thinks the kettle is?", "'Zed'"),
+    ):
+        found = answer(story, question)
+        assert found.text is None and reason in found.reason
+
+
+def test_never_seen_is_not_answered():
+    story = lines(
+        "Nora entered the shed. Ivo entered the hall. The kettle is in the tin. The "
+        "tin is in the shed"
+    )
+    assert answer(story, "Where will Ivo look for the kettle?")[:2] == (
+        None,
+        "Ivo never saw where the kettle is",
+    )
+
+
+@pytest.mark.parametrize(
+    "text, reason, check",
+    [
+        (
+            "Ivo moved the kettle to the box",
+            "Ivo was in the hall, the kettle in the shed",
+            lambda w: w.where("kettle") == "box",
+        ),
+        (
+            "Pia moved the kettle to the box",
+            "Pia was in no room",
+            lambda w: (
+                w.belief(["Pia"], "kettle") == "box" and w.belief(["Nora"], "kettle") == "tin"
+            ),
+        ),
+        ("Pia exited the shed", "Pia was not in the shed", lambda w: "Pia" not in w.place),
+        (
+            "Nora entered the shed",
+            "Nora was in the shed already",
+            lambda w: w.rooms["shed"] == ["Nora"],
+        ),
+        (
+            "The kettle is in the jar",
+            "the kettle was in the tin",
+            lambda w: w.where("kettle") == "jar" and w.first("kettle") == "tin",
+        ),
+        (
+            "The tin is in the hall",
+            "the tin was in the shed",
+            lambda w: w.belief(["Ivo"], "kettle") == w.belief(["Nora"], "kettle") == "tin",
+        ),
+    ],
+)
+def test_contradictions_are_counted_and_have_a_result(text, reason, check):
+    story = lines(
+        "Nora entered the shed. Ivo entered the hall. The kettle is in the tin. The "
+        f"tin is in the shed. {text}"
+    )
+    assert [(n, reason in why) for n, why in story.world.conflicts] == [(4, True)]
+    assert [reason in note for note in answer(story, "Where is the kettle really?").notes] == [True]
+    assert check(story.world)
+
+
+def test_boxes_in_boxes_and_lies_are_no_contradiction():
+    story = lines("""Nora entered the shed. The pea is in the box. Nora moved the box to the jar.
+        Nora moved the pea to the tin.
+        Nora publicly claimed that the box is in the pea. Nora moved the jar to the chest""")
+    assert story.world.conflicts == []
+
+
+def test_walking_from_room_to_room_is_no_contradiction():
+    assert lines("Nora entered the shed. Nora entered the hall").world.conflicts == []
+
+
+# ---- faults of public labels
+
+
+START = (
+    "Nora entered the shed. Ivo entered the shed. The kettle is in the tin. The tin is in "
+    "the shed. Ivo exited the shed. Nora moved the kettle to the box"
+)
+
+
+@pytest.mark.parametrize(
+    "rest, faulty",
+    [
+        ("Ivo entered the hall", False),
+        ("Pia entered the shed", True),
+        ("Pia entered the hall", False),
+        ("Nora exited the shed. Pia entered the shed", True),
+        ("Nora exited the shed. Ivo entered the shed", True),
+        ("Nora exited the shed. Ivo entered the hall", False),
+    ],
+)
+def test_tomi_faults_touch_second_order_labels_only(rest, faulty):
+    story = lines(f"{START}. {rest}")
+    for question in (
+        "Where does Nora think that Ivo searches for the kettle?",
+        "Where does Ivo think that Nora searches for the kettle?",
+    ):
+        assert answer(story, question, "as_shipped").text == ("box" if faulty else "tin")
+        assert answer(story, question).text == "tin"
+    assert answer(story, "Where will Nora look for the kettle?", "as_shipped").text == "box"
+    with pytest.raises(DataError, match="Unknown policy 'F3'"):
+        answer(story, "Where is the kettle?", "F3")
+
+
+def test_fault_f4_counts_moves_in_one_order_only():
+    text = """Read the following story and answer the question.
+1 Ada, Ben and Cleo entered the attic.
+2 The kettle is in the tin.
+3 Ada moved the kettle to the box.\n4 Ada exited the attic."""
+    story = read_story(text)
+    assert story.instructed
+    ask = "Where does {} think {} thinks the kettle is?".format
+    assert (
+        answer(story, ask("Ben", "Ada"), "as_shipped").text == "box"
+    )  # others in order of entrance, then the mover
+    assert answer(story, ask("Ada", "Ben"), "as_shipped").text == "tin"
+    assert (
+        answer(story, ask("Cleo", "Ben"), "as_shipped").text == "tin"
+        and answer(story, ask("Cleo", "Ben")).text == "box"
+    )
+
+
+@pytest.fixture(scope="module")
+def rows():
+    if not HI_TOM.exists():
+        pytest.skip("set HUMANLM_DATA to a folder with hi_tom/hi_tom.jsonl")
+    return [json.loads(line) for line in HI_TOM.read_text().splitlines()]
+
+
+def scored(rows, policy):
+    return [
+        (row, answer(read_story(row["story"]), row["question"], policy).text == row["answer"])
+        for row in rows
+    ]
+
+
+def test_hi_tom_chain_of_thought_half(rows):
+    found = scored([row for row in rows if row["prompting_type"] == "CoTP"], "principled")
+    misses = sorted(row["sample_id"] for row, right in found if not right)
+    assert len(found) == 315 and misses == [241, 261, 281, 296, 742, 762, 774, 782, 794, 857, 881]
+    assert [sum(right for row, right in found if row["question_order"] == k) for k in range(5)] == [
+        63,
+        63,
+        60,
+        60,
+        58,
+    ]
+
+
+def test_hi_tom_vanilla_half_with_and_without_its_fault(rows):
+    half = [row for row in rows if row["prompting_type"] == "VP"]
+    assert [
+        sum(right for _, right in scored(half, policy)) for policy in ("principled", "as_shipped")
+    ] == [260, 330]
+
+
+def test_hi_tom_reads_without_unknown_sentences_or_contradictions(rows):
+    stories = [read_story(row["story"]) for row in rows]
+    assert not any(story.unknown or story.world.conflicts for story in stories)
+    assert Counter(story.instructed for story in stories) == {True: 330, False: 315}
+
+
+def test_hi_tom_contexts_are_well_formed_and_say_enough(rows):
+    for row in rows[::7]:
+        story, asked = read_story(row["story"]), read_question(row["question"])
+        context = to_context(story)
+        assert (
+            structural_score(context) == 1
+            and not violations(context)
+            and 13 <= len(context.steps) <= 35
+        )
+        if asked.chain:
+            assert memory_answer(context, asked.chain, asked.object) == story.world.belief(
+                asked.chain, asked.object
+            )
+
+
+# ---- contexts and memories
+
+ERRAND = """Nora entered the shed. Ivo entered the shed. The kettle is in the tin.
+        The tin is in the shed. Ivo exited the shed.
+    Nora moved the kettle to the box. The box is in the shed. Ivo entered the hall.
+        Pia entered the shed"""
+
+
+def test_steps_hold_what_was_so_before_and_effects_come_one_step_later():
+    steps = to_context(lines(ERRAND)).steps
+    assert [step.actions["Nora"] for step in steps] == [
+        "entered the shed",
+        "none",
+        "none",
+        "moved the kettle to the box",
+        "none",
+        "none",
+        "none",
+    ]
+    assert steps[0].state == "none" and set(steps[0].observations.values()) == {"none"}
+    assert (
+        steps[2].state
+        == "The kettle is in the tin. The tin is in the shed. Nora and Ivo are in the shed."
+    )
+    assert {name: split_mental(text)[0] for name, text in steps[2].observations.items()} == {
+        "Nora": "Ivo entered the shed. The kettle is in the tin. The tin is in the shed.",
+        "Ivo": "Ivo entered the shed. The kettle is in the tin. The tin is in the shed.",
+        "Pia": "none",
+    }
+    assert steps[4].observations["Ivo"] == "none" and "moved" in steps[4].observations["Nora"]
+    assert set(steps[-1].actions.values()) == {"none"}
+    seen, _ = split_mental(steps[-1].observations["Pia"])
+    assert seen == "Pia entered the shed. The kettle is in the box."
+
+
+def test_thoughts_are_written_when_they_change():
+    steps = to_context(lines(ERRAND)).steps
+    tin, box = (
+        f"<mental_state>I believe the kettle is in the {place}.</mental_state>"
+        for place in ("tin", "box")
+    )
+    assert tin in steps[2].observations["Nora"] and box in steps[4].observations["Nora"]
+    assert "mental_state" not in steps[3].observations["Nora"]
+
+
+def test_tags_decode_to_the_same_observations():
+    story = lines(ERRAND)
+    compact = to_context(story, compact_tags=True)
+    assert "<same_as_last_action />" in compact.model_dump_json()
+    scores = observation_scores(compact, to_context(story))
+    assert (scores.precision, scores.recall, scores.f1) == (1, 1, 1)
+    assert decode(decode(compact)) == decode(compact)
+
+
+def test_same_as_state_only_for_who_perceives_all_of_it():
+    compact = to_context(lines("Nora is in the shed. Nora exited the shed"), compact_tags=True)
+    assert compact.steps[0].observations["Nora"] == "<same_as_state />"
+
+
+def test_no_context_of_a_story_with_a_gap():
+    with pytest.raises(DataError, match="sentence 10, 'Ivo danced'.*the verb 'danced'"):
+        to_context(read_story([*lines(ERRAND).sentences, "Ivo danced"]))
+
+
+def test_empty_stories():
+    story = read_story([])
+    assert story.agents == () and story.world.seen == []
+    assert answer(story, "Where is the kettle?").text is None
+    assert (
+        to_context(story).steps[0].state == "none"
+        and memory_answer(Context(agents_names=["A"], socialized_context=[]), ["A"], "x") is None
+    )
+
+
+def test_memories_in_free_wording():
+    context = make_context(
+        ["Nora", "Ivo"],
+        [
+            ("none", {}, {"Nora": "puts the kettle into the tin"}),
+            (
+                "none",
+                {
+                    "Nora": "I put the kettle into the tin.",
+                    "Ivo": "Nora puts the kettle into the tin. <mental_state>The kettle is in "
+                    "the urn.</mental_state>",
+                },
+                {"Ivo": "leaves"},
+            ),
+            ("none", {"Nora": "Ivo is gone. The kettle is now in the old box!"}, {}),
+        ],
+    )
+    assert memory_answer(context, ["Nora"], "kettle") == "old box"
+    assert (
+        memory_answer(context, ["Ivo"], "kettle")
+        == memory_answer(context, ["Nora", "Ivo"], "kettle")
+        == "tin"
+    )
+    assert memory_answer(context, ["Zed"], "kettle") is None
+
+
+def test_memories_apply_trust_to_what_was_told():
+    story = lines(
+        f"{ATTIC}. Nora publicly claimed that kettle is in the jar. Ivo privately told "
+        "Juri that the kettle is in the urn"
+    )
+    record = to_context(story)
+    for a in story.agents:
+        for chain in (
+            [a],
+            *([a, b] for b in story.agents if a != b),
+            *([a, b, a] for b in story.agents if a != b),
+        ):
+            assert memory_answer(record, chain, "kettle") == story.world.belief(chain, "kettle"), (
+                chain
+            )
+
+
+def test_a_told_place_counts_in_stories_that_begin_with_people_in_a_room():
+    story = lines("""Nora is in the attic. Ivo is in the attic. The kettle is in the tin.
+        Nora exited the attic. Ivo exited the attic.
+        Ivo privately told Nora that the kettle is in the urn.
+        Nora privately told Ivo that the kettle is in the jar""")
+    for chain in (["Nora"], ["Ivo"], ["Nora", "Ivo"], ["Ivo", "Nora"]):
+        assert memory_answer(to_context(story), chain, "kettle") == story.world.belief(
+            chain, "kettle"
+        )

@@ -1,0 +1,256 @@
+"""Rollouts with a real (tiny, untrained) model, and what a rollout promises for any policy."""
+
+import asyncio
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from humanlm.clients.ledger import Ledger
+from humanlm.core.basics import run_sync
+from humanlm.hierarchy.composed import compose
+from humanlm.hierarchy.levels import LEVELS
+from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening
+from humanlm.models.config import ModelConfig, tiny_model, train_tokenizer
+from humanlm.models.prompts import end_id
+from humanlm.training.policies import ModelPolicy, ScriptedPolicy, row_seeds
+from humanlm.training.rollouts import single_turn
+from humanlm.training.sampling import Sampling, group_index, repeat_rows
+from humanlm.training.shares import at_step, generated_tokens
+from humanlm.worlds.mini import WorldConfig, make_world
+
+
+@pytest.fixture(scope="module")
+def examples():
+    return make_world(WorldConfig()).examples[:6]
+
+
+@pytest.fixture(scope="module")
+def loaded(examples):
+    torch.set_num_threads(1)
+    tok = train_tokenizer(
+        [e.reply + e.persona.text for e in examples] * 3,
+        500,
+        [tag(n) for n in LEVELS for tag in (opening, closing)],
+    )
+    return tiny_model(ModelConfig(hidden=64, mlp=96), tok), tok
+
+
+# ---- any policy
+
+
+def test_a_bare_reply_after_a_finished_thought_is_read(examples):
+    config = HierarchyConfig(prompt="chat", thinking="hetero")
+    row = compose(make_rows(examples[:1], config, ["response"])[0], {"stance": "I like it."})
+    policy = ScriptedPolicy(lambda row, *_: "Good idea!")
+    (t,) = run_sync(single_turn()([row], policy))
+    assert (t.fields, t.parse_status) == ({"response": "Good idea!"}, "ok")
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 3),
+            st.text("ab<>/ \n", max_size=12)
+            | st.sampled_from(["<goal>x</goal>", "<goal>x</goal> y", ""]),
+        ),
+        max_size=12,
+    ),
+    st.integers(1, 5),
+)
+def test_every_row_gets_its_record(pairs, cap):
+    rows = [
+        {
+            "row_id": f"r{i}",
+            "level": "goal",
+            "prompt": [],
+            "max_tokens": cap,
+            "stop": ["</goal>"],
+            "thinking": False,
+            "example_id": "e",
+            "context_id": "c",
+            "user_id": "u",
+        }
+        for i, _ in pairs
+    ]
+    texts = iter([t for _, t in pairs])
+    done = run_sync(single_turn()(rows, policy := ScriptedPolicy(lambda row, copy: next(texts))))
+    assert [t.row_id for t in done] == [r["row_id"] for r in rows]
+    assert [t.group for t in done] == group_index(rows) and len({t.id for t in done}) == len(rows)
+    for t in done:
+        assert (
+            len(t.completion_ids) == len(t.mask) <= cap
+            and all(t.mask)
+            and policy.decode(t.completion_ids) == t.text
+        )
+        assert t.turns[0].span == (0, len(t.mask))
+    assert generated_tokens(done) == sum(len(t.mask) for t in done)
+    assert len({t.id for step in (1, 2) for t in at_step(done, step)}) == 2 * len(done)
+
+
+# ---- a real model
+
+
+def test_a_model_is_a_policy(loaded, examples):
+    rows = repeat_rows(
+        make_rows(
+            examples, HierarchyConfig(state_tokens=7, response_tokens=9), ["goal", "response"]
+        ),
+        2,
+    )
+    policy = ModelPolicy(*loaded)
+    done = run_sync(single_turn(sampling=Sampling(1.0, seed=1))(rows, policy))
+    assert [t.level for t in done] == [r["level"] for r in rows]
+    assert all(1 <= len(t.completion_ids) <= r["max_tokens"] for t, r in zip(done, rows))
+    logps = policy.token_logps([t.prompt_ids for t in done], [t.completion_ids for t in done])
+    assert (
+        logps.shape == (len(rows), max(len(t.completion_ids) for t in done))
+        and not logps.requires_grad
+    )
+    again = run_sync(single_turn(sampling=Sampling(1.0, seed=1))(rows, policy))
+    assert [t.completion_ids for t in again] == [t.completion_ids for t in done]
+    for t, row in zip(done, logps):
+        assert torch.allclose(torch.tensor(t.logps), row[: len(t.logps)], atol=1e-3)
+
+
+# ---- completions that are given
+
+
+@pytest.mark.parametrize("text, finish", [("<goal>to win</goal>", "stop"), ("<goal>to win", "eos")])
+def test_what_is_given_ends_as_the_model_would_end_it(loaded, examples, text, finish):
+    policy, row = ModelPolicy(*loaded), make_rows(examples[:1], None, ["goal"])[0]
+    given = run_sync(policy.generate([row | {"given": [{"type": "text", "text": text}]}]))[0]
+    assert (given.text, given.finish, given.ids[-1] == end_id(loaded[1])) == (
+        text,
+        finish,
+        finish == "eos",
+    )
+    assert loaded[1].decode(given.ids).removesuffix("<|im_end|>") == text
+
+
+# ---- what goes on meanwhile
+
+
+class Slow:
+    "A model that takes its time before each forward pass"
+
+    def __init__(self, model):
+        self.model = model
+
+    def __getattr__(self, name):
+        return getattr(self.model, name)
+
+    def __call__(self, *args, **kw):
+        time.sleep(0.05)
+        return self.model(*args, **kw)
+
+
+def test_other_work_goes_on_while_a_model_writes(loaded, examples):
+    policy, row = (
+        ModelPolicy(Slow(loaded[0]), loaded[1]),
+        make_rows(examples[:1], None, ["goal"])[0] | {"max_tokens": 8},
+    )
+
+    async def work():
+        writing, beats = asyncio.create_task(policy.generate([row], Sampling(0))), 0
+        while not writing.done():
+            await asyncio.sleep(0.01)
+            beats += 1
+        return beats
+
+    assert asyncio.run(work()) >= 4
+
+
+def test_one_model_writes_for_one_at_a_time(loaded, examples):
+    policy, rows = (
+        ModelPolicy(*loaded),
+        make_rows(examples[:4], HierarchyConfig(state_tokens=8), ["goal"]),
+    )
+
+    async def both():
+        return await asyncio.gather(*(policy.generate(rows, Sampling(seed=s)) for s in range(6)))
+
+    together = asyncio.run(both())
+    assert together == [run_sync(policy.generate(rows, Sampling(seed=s))) for s in range(6)]
+
+
+def test_a_second_model_stands_in_the_ledger(loaded, examples):
+    ledger = Ledger()
+    policy, rows = (
+        ModelPolicy(*loaded, ledger=ledger, name="local/classmate"),
+        make_rows(examples[:3], HierarchyConfig(state_tokens=8), ["goal"]),
+    )
+    said = run_sync(
+        policy.generate([*rows, rows[0] | {"given": [{"type": "text", "text": "not written"}]}])
+    )
+    spent = ledger.entries["rollout", "local/classmate"]
+    assert (spent.calls, spent.tokens_in, spent.tokens_out) == (
+        3,
+        sum(len(c.prompt_ids) for c in said[:3]),
+        sum(len(c.ids) for c in said[:3]),
+    )
+
+
+def test_seeds_differ_by_run_step_row_and_copy_and_by_nothing_else():
+    rows = [{"row_id": "a"}, {"row_id": "a"}, {"row_id": "b"}]
+
+    def at(seed, step):
+        return row_seeds(rows, SimpleNamespace(seed=seed, step=step))
+
+    assert len({s for seed in (0, 1) for step in (0, 1) for s in at(seed, step)}) == 12
+    assert (
+        at(0, 1) == at(0, 1)
+        and row_seeds(rows[2:], SimpleNamespace(seed=0, step=1)) == at(0, 1)[2:]
+    )
+
+
+# ---- forms and limits
+
+
+@pytest.mark.parametrize(
+    "variant, level, text, read, errors",
+    [
+        (
+            "main",
+            "goal",
+            "<goal>" + "word " * 16 + "</goal>",
+            "word " * 16,
+            ("text: goal is too long",),
+        ),
+        ("main", "goal", "<goal>short</goal>", "short", ()),
+        (
+            "labels-ssr",
+            "stance",
+            "<stance>quite so</stance>",
+            "quite so",
+            ("text: stance is no label",),
+        ),
+        ("labels-ssr", "stance", "<stance>Strongly Agree</stance>", "Strongly Agree", ()),
+        ("response-bare", "response", "Hi </response> there", "Hi </response> there", ()),
+        ("hetero", "goal", "to win</think> and more", "to win", ()),
+        ("hetero", "response", "hm</think><response>Hi</response>", "Hi", ()),
+    ],
+)
+def test_each_form_is_read_and_limits_are_noted_but_change_nothing(
+    examples, variant, level, text, read, errors
+):
+    rows = make_rows(examples[:1], HierarchyConfig(variant=variant), [level])
+    done = run_sync(single_turn()(rows, ScriptedPolicy({level: text})))[0]
+    assert (done.fields, done.parse_status, done.errors) == ({level: read}, "ok", errors)
+
+
+def test_a_level_with_a_thought_of_its_own_is_generated_up_to_its_end(examples, loaded):
+    rows = make_rows(examples[:1], HierarchyConfig(variant="hetero", state_tokens=8), ["goal"])
+    policy = ModelPolicy(*loaded, 1024)
+    assert loaded[1].decode(policy.prompt_ids(rows[0])).endswith("<think>") and rows[0]["stop"] == [
+        "</think>"
+    ]
+    done = run_sync(single_turn()(rows * 4, policy))
+    assert all(
+        len(t.completion_ids) <= 8 and t.parse_status in ("ok", "empty", "unterminated", "missing")
+        for t in done
+    )
