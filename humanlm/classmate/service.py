@@ -115,7 +115,7 @@ def sandbox_command(argv: Sequence[str]) -> int:  # exit code
     lines = (
         f"address     http://{c.host}:{c.port} ({'with' if key else 'without'} a key)\n"
         f"programs    {c.workers} at once, {PROCESSES} processes of {MEMORY} MB\n"
-        f"contained   by {' '.join(keeper_command())}"
+        f"contained   by {' '.join(keeper_command()[:-2])} python"
     )
     if s.dry_run:
         return print(lines) or 0
