@@ -71,7 +71,7 @@ def make_file(path, n, seed=0):
 
 def settings(path, out, sets, *more):
     from humanlm.core.grammar import parse
-    from humanlm.corpus.build import GROUPS
+    from humanlm.data.build import GROUPS
 
     return parse(
         GROUPS,
@@ -86,7 +86,7 @@ def settings(path, out, sets, *more):
 
 
 def measure_build(path, tmp, sets):
-    from humanlm.corpus.build import build
+    from humanlm.data.build import build
 
     out = tmp / "out"
     shutil.rmtree(out, ignore_errors=True)
@@ -106,7 +106,7 @@ def measure_write(tables, tmp):
     "Write tables that lie in memory, in the same row groups"
     import pyarrow.parquet as pq
 
-    from humanlm.corpus.sets import CHUNK, PARQUET
+    from humanlm.data.sets import CHUNK, PARQUET
 
     with Clock() as clock:
         for i, table in enumerate(tables):
@@ -208,7 +208,7 @@ def make_long_file(path, n, seed=0):
 
 def one_build(path, sets, out):
     "CPU seconds and peak memory of one build, for another process to read"
-    from humanlm.corpus.build import GROUPS, build
+    from humanlm.data.build import GROUPS, build
 
     plain = (
         ["--persona.pseudonyms=false"]

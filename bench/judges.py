@@ -28,7 +28,7 @@ from common import Clock, in_turns, ratio, serving
 from humanlm.clients.cache import DiskCache
 from humanlm.clients.limits import Limits
 from humanlm.clients.names import vllm_client
-from humanlm.data.records import Message
+from humanlm.core.records import Message
 from humanlm.rewards.judges import OracleJudge, RuleJudge
 from humanlm.rewards.scoring import JudgeRequest, score_groups
 from humanlm.rewards.verdicts import LLMJudge

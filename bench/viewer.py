@@ -21,7 +21,7 @@ from pathlib import Path
 
 from common import Clock, in_turns, ratio
 
-from humanlm.data.trajectory import Score, Trajectory, Turn, save_trajectories
+from humanlm.core.trajectory import Score, Trajectory, Turn, save_trajectories
 from humanlm.evaluation.viewer import RunViewer, _Shown
 
 TOKENS = 200

@@ -17,12 +17,12 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # From the ground up: a room imports only rooms before it. Systems never import each other.
 ROOMS = (
-    "core data clients models hierarchy corpus worlds rewards evaluation "
-    "training alignment sdpo classmate social gyms tom serving engines studies"
+    "core clients models hierarchy data worlds rewards evaluation "
+    "training alignment sdpo classmate social gyms tom serving engines"
 ).split()
 SYSTEMS = {"alignment", "sdpo", "classmate", "gyms", "social"}
 LIGHT = (
-    "core data clients worlds hierarchy corpus evaluation social gyms tom"
+    "core data clients worlds hierarchy evaluation social gyms tom"
 ).split()  # their pages run where torch is not installed
 ONLY_IN = {"trl": "training", "deepspeed": "training", "verl": "engines", "ray": "engines"}
 DOOR = 50  # the number of a door's module in its room; pages that build on it start at 51
@@ -30,11 +30,10 @@ DOOR = 50  # the number of a door's module in its room; pages that build on it s
 # What each room is for, in a line of the map (docs/map.py), in the same order.
 ABOUT = {
     "core": "what every room needs",
-    "data": "people and what they wrote, read from any form",
     "clients": "ask chat models, within limits and a budget",
     "models": "weights: build, load, write, score",
     "hierarchy": "which latent states there are, and asking",
-    "corpus": "from messages to training sets on disk",
+    "data": "people and what they wrote, up to training sets",
     "worlds": "made-up people whose truth is known",
     "rewards": "from text to a number with a reason",
     "evaluation": "compare anything, with intervals; how human",
@@ -47,7 +46,6 @@ ABOUT = {
     "tom": "Theory-of-Mind question sets, asked",
     "serving": "trained simulators for other people",
     "engines": "the same methods on many machines",
-    "studies": "comparisons of systems, experiments",
     "commands": "humanlm train, eval, serve …",
 }
 
@@ -56,7 +54,7 @@ class Page(NamedTuple):
     "A notebook that exports a module"
 
     notebook: Path
-    module: str  # without the package: `data.records`, or `train` for a command
+    module: str  # without the package: `core.records`, or `train` for a command
 
     @property
     def room(self) -> str:
@@ -73,7 +71,7 @@ class Page(NamedTuple):
         if self.room == "commands":
             return len(ROOMS), number
         door = self.notebook.parent.name != self.room
-        return ROOMS.index(self.room), DOOR * (number > 0) if door else number
+        return ROOMS.index(self.room), DOOR if door else number
 
 
 def cells(notebook: Path) -> list[dict]:

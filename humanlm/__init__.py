@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from .alignment.evaluation import evaluate
     from .alignment.simulator import Simulator
     from .clients.names import client
-    from .data.records import Example, Persona
+    from .core.records import Example, Persona
     from .rewards.judge_settings import make_judge
     from .training.stages import fit
 
@@ -18,7 +18,7 @@ __getattr__, __dir__ = lazy_names(__name__, {
     "alignment.evaluation": ["evaluate"],
     "alignment.simulator": ["Simulator"],
     "clients.names": ["client"],
-    "data.records": ["Example", "Persona"],
+    "core.records": ["Example", "Persona"],
     "rewards.judge_settings": ["make_judge"],
     "training.stages": ["fit"],
 })

@@ -18,14 +18,14 @@ from .core.commands import menu
 from .core.config import Settings, read_yaml
 from .core.grammar import cut_line, parse
 from .core.html import aligned
-from .corpus.build import CHATS, GROUPS, Built, build, select_from, source_of
-from .corpus.partition import TRAIN, VAL
-from .corpus.people import find_evidence, settle
-from .corpus.personas import FRAME, PERSONA_TOKENS
-from .corpus.rows import THOUGHT, THOUGHT_TOKENS
-from .corpus.store import RowStore
+from .data.build import CHATS, GROUPS, Built, build, select_from, source_of
 from .data.fields import NOTES
 from .data.files import on_hub, row_files
+from .data.partition import TRAIN, VAL
+from .data.people import find_evidence, settle
+from .data.personas import FRAME, PERSONA_TOKENS
+from .data.store import RowStore
+from .data.training_rows import THOUGHT, THOUGHT_TOKENS
 from .models.settings import Estimate, estimate
 
 # %% ../nbs/82_humanual.ipynb #_Forecast

@@ -23,8 +23,8 @@ from .alignment.simulator import SimulatorClient
 from .core.basics import ConfigError
 from .core.commands import command
 from .core.grammar import parse
+from .core.records import Example, Persona
 from .core.web import address, listen, serve_app, service_key, web_libraries
-from .data.records import Example, Persona
 from .hierarchy.prompts import make_rows
 from .models.checkpoints import contract_files
 from .serving.classmates import KEY

@@ -18,10 +18,10 @@ from .core.grammar import parse
 from .core.html import aligned
 from .core.runs import alone
 from .core.web import address, listen, serve_app, service_key, web_libraries
-from .studies.answers import StudyAnswers
-from .studies.items import StudyConfig, StudyItem, study_items
-from .studies.ratings import report_text, save_ratings, study_ratings, study_report
-from .studies.survey import CONSENT, TITLE, survey_app
+from .serving.answers import StudyAnswers
+from .serving.items import StudyConfig, StudyItem, study_items
+from .serving.ratings import report_text, save_ratings, study_ratings, study_report
+from .serving.survey import CONSENT, TITLE, survey_app
 
 # %% ../nbs/93_study.ipynb #serve_command
 DESIGN = ("per_person", "words")  # settings that are fixed with the first start

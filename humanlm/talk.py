@@ -21,7 +21,7 @@ from .alignment.simulator import SimulatorClient
 from .core.basics import ConfigError, require, shorten
 from .core.commands import command
 from .core.grammar import cut_line, parse
-from .data.records import Example, load_examples
+from .core.records import Example, load_examples
 from .serving.play import talk_gym
 from .serving.talk import Interview, Talk, before_lines, lines_of, title_of, typed
 

@@ -15,8 +15,8 @@ from .core.basics import ConfigError, DataError, require
 from .core.commands import command
 from .core.grammar import find_run, parse
 from .core.html import Html, tag
+from .core.trajectory import Trajectory
 from .core.web import address, listen, serve_app
-from .data.trajectory import Trajectory
 from .evaluation.viewer import RunViewer
 from .social.contexts import read_contexts
 from .social.memories import decode

@@ -25,7 +25,7 @@ settings.load_profile("humanlm")
 LONG = """
     commands/test_train alignment/test_modes engines/test_verl_step training/test_trainer
     training/test_sharded project/test_run_all commands/test_experiment
-    studies/test_comparison training/test_processes serving/test_service project/test_project
+    alignment/test_comparison training/test_processes serving/test_service project/test_project
     commands/test_tom rewards/test_faults sdpo/test_method commands/test_humanual
     commands/test_hub alignment/test_sections rewards/test_scoring classmate/test_verifiers
     stories/test_stories commands/test_parsers training/test_sft training/test_own_recipe

@@ -23,9 +23,9 @@ from ..clients.names import is_chat_model, vllm_client
 from ..clients.providers import OpenAIClient
 from ..core.basics import HumanLMError, run_sync
 from ..core.config import Settings
+from ..core.records import Example, Persona, persona_text
 from ..core.runs import watched
 from ..core.stats import BINS, known_mean
-from ..data.records import Example, Persona, persona_text
 from humanlm.evaluation.measured import (
     BITS,
     Measurement,

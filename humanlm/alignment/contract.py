@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from ..core.basics import ConfigError, shorten, to_dict, to_json
 from ..core.config import RunConfig, Settings, read_yaml
 from ..core.grammar import find_run
+from ..core.records import Example, Persona, from_dict
 from ..core.runs import read_record
-from ..data.records import Example, Persona, from_dict
 from ..hierarchy.composed import StateSource
 from ..hierarchy.prompts import SPEAKER, HierarchyConfig, make_rows, token_cap
 from humanlm.models.checkpoints import (

@@ -34,10 +34,10 @@ from humanlm.core.basics import (
     write_jsonl,
 )
 from ..core.config import Settings
+from ..core.records import Example
 from ..core.runs import watched
 from ..core.stats import known_mean
-from ..data.records import Example
-from ..data.trajectory import Score, Trajectory
+from ..core.trajectory import Score, Trajectory
 from humanlm.evaluation.measured import (
     Importance,
     Measurement,

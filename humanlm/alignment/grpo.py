@@ -18,9 +18,9 @@ import numpy as np
 from .bits import thoughts_alone
 from .likelihood import LikelihoodReward, Reader, with_likelihood
 from .modes import MODES, _PrefixMap
+from ..core.records import Example
 from ..core.stats import known_mean
-from ..data.records import Example
-from ..data.trajectory import Trajectory
+from ..core.trajectory import Trajectory
 from ..hierarchy.composed import StateSource, compose
 from ..hierarchy.parsing import ParsePolicy
 from ..hierarchy.prompts import HierarchyConfig

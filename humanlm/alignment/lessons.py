@@ -22,7 +22,7 @@ from humanlm.alignment.modes import (
     training_rows,
 )
 from ..core.config import Settings, SFTConfig
-from ..data.records import Example, Persona
+from ..core.records import Example, Persona
 from ..hierarchy.levels import STATES
 from humanlm.hierarchy.prompts import (
     TRACE,

@@ -24,9 +24,9 @@ from .modes import MODES, settings_of
 from ..clients.ledger import Ledger
 from ..core.basics import ConfigError, require
 from ..core.config import Settings
+from ..core.records import Example
 from ..core.stats import known_mean
-from ..data.records import Example
-from ..data.trajectory import Score, Trajectory
+from ..core.trajectory import Score, Trajectory
 from ..hierarchy.composed import StateSource
 from ..hierarchy.prompts import HierarchyConfig, parts_text
 from ..models.bits import Span, byte_count, span_logps

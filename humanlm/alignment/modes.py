@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core.basics import ConfigError, DataError, atomic_write, check_name, shorten, to_json
-from ..data.records import Example
-from ..data.trajectory import Trajectory
+from ..core.records import Example
+from ..core.trajectory import Trajectory
 from ..hierarchy.levels import Hierarchy
 from ..hierarchy.prompts import HierarchyConfig, joint_row, make_rows, target, token_cap
 

@@ -65,9 +65,9 @@ from humanlm.core.basics import (
 )
 from ..core.config import Settings
 from ..core.plugins import is_plugin, load_plugin
+from ..core.records import Example, Message, Persona
 from ..core.runs import is_main_process
 from ..data.dataset import DataConfig, data_fingerprint, dataset_card
-from ..data.records import Example, Message, Persona
 from ..evaluation.detection import told_apart
 from ..evaluation.dialogues import reply_dialogues
 from humanlm.evaluation.measured import (
@@ -399,8 +399,8 @@ class HumanLM(Recipe):
         "eval": EvalConfig,
     }
     methods = ("response-only", "humanlm")
-    comparison = "humanlm.studies.comparison:compare_systems"
-    study = "humanlm.studies.thoughts:AlignmentStudy"
+    comparison = "humanlm.alignment.comparison:compare_systems"
+    study = "humanlm.alignment.thoughts:AlignmentStudy"
 
     def settle(self, s: Settings) -> Settings:
         return settle_likelihood(settle_judges(s))

@@ -18,8 +18,8 @@ from .evaluation import Evaluation, load_evaluations, scored_shares
 from .modes import judge_trains
 from ..core.basics import shorten, to_dict
 from ..core.html import Html, Table, fold, tag
+from ..core.records import Example, load_examples
 from ..core.stats import FEW, FEW_SAYS, known_mean, marked, number_text, range_text
-from ..data.records import Example, load_examples
 from ..data.viz import example_html, spread
 from ..evaluation import report
 from ..evaluation.figures import Names

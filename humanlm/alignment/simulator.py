@@ -20,8 +20,8 @@ from ..clients.limits import Limits, PerLoop
 from ..clients.protocol import ChatReply, ChatRequest, LLMError, Usage
 from ..core.basics import HumanLMError, check_name, missing_package, run_sync, shorten
 from ..core.html import Table, tag
-from ..data.records import Example, Persona
-from ..data.trajectory import Completion
+from ..core.records import Example, Persona
+from ..core.trajectory import Completion
 from ..hierarchy.composed import check_composed, compose, thinks_first
 from ..hierarchy.parsing import ParsePolicy, clean_reply, parse, spoken, thought_of
 from ..hierarchy.prompts import HierarchyConfig, make_rows

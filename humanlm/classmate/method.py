@@ -36,7 +36,7 @@ from humanlm.classmate.rewards import (
     token_rewards,
 )
 from .verifiers import Case, RewardModel, make_verifier
-from ..data.trajectory import Trajectory, Turn
+from ..core.trajectory import Trajectory, Turn
 from ..models.checkpoints import LoadedModel
 from ..models.local import HFClient
 from ..training.functions import frozen_copy

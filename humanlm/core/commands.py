@@ -115,7 +115,7 @@ COMMANDS = {
         "make prompts or interactions of public or own logs, with counts",
     ),
     "sdpo compare": Command(
-        "humanlm.studies.win_rates:compare_command",
+        "humanlm.sdpo.win_rates:compare_command",
         "which of two models' replies does a taste prefer, pair by pair",
         _AGAIN,
     ),

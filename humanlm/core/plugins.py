@@ -19,7 +19,7 @@ from .basics import ConfigError, check_name, near_miss, shorten
 # %% ../../nbs/core/09_plugins.ipynb #lazy_names
 def lazy_names(
     package: str,  # its `__name__`
-    names: Mapping[str, Sequence[str]],  # module in it → names in that module
+    names: Mapping[str, Sequence[str]],  # module in it, or ..module beside it → names there
 ) -> tuple[
     Callable[[str], Any], Callable[[], list[str]]
 ]:  # `__getattr__` and `__dir__` of the package
@@ -31,7 +31,8 @@ def lazy_names(
             raise AttributeError(
                 f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package]
             )
-        value = getattr(importlib.import_module(f"{package}.{home[name]}"), name)
+        module = home[name] if home[name].startswith(".") else f".{home[name]}"
+        value = getattr(importlib.import_module(module, package), name)
         setattr(sys.modules[package], name, value)
         return value
 

@@ -1,24 +1,26 @@
-"""People and what they wrote, read from any form.
+"""People and what they wrote: read from any form, split, and made to training sets.
 
 In: mailboxes, exports of chats, published files, tables of messages. Out: `Example`s with personas,
-split by person, discussion or time. What cannot be used is counted under a name, and no persona
-says what is predicted. Start with `nbs/00_data.ipynb`."""
+split by person, discussion or time, and rows for training. What cannot be used is counted under a
+name, and no persona says what is predicted. Start with `nbs/00_data.ipynb`."""
 
 from typing import TYPE_CHECKING
 
 from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
-    from .records import Example, Message, Persona, Thread, load_examples, save_examples
+    from ..core.records import Example, Message, Persona, Thread, load_examples, save_examples
+    from ..core.trajectory import Score, Trajectory, load_trajectories, save_trajectories
+    from .build import BuildConfig, Built
     from .replies import load_threads
     from .rows import RawRow, map_row
     from .splits import check_leakage, split_by_context
-    from .trajectory import Score, Trajectory, load_trajectories, save_trajectories
 
 __getattr__, __dir__ = lazy_names(__name__, {
-    "records": ["Example", "Message", "Persona", "Thread", "load_examples", "save_examples"],
+    "..core.records": ["Example", "Message", "Persona", "Thread", "load_examples", "save_examples"],
+    "..core.trajectory": ["Score", "Trajectory", "load_trajectories", "save_trajectories"],
+    "build": ["BuildConfig", "Built"],
     "replies": ["load_threads"],
     "rows": ["RawRow", "map_row"],
     "splits": ["check_leakage", "split_by_context"],
-    "trajectory": ["Score", "Trajectory", "load_trajectories", "save_trajectories"],
 })

@@ -14,7 +14,7 @@ from typing import Literal
 
 from ..core.basics import DataError, fingerprint, near_miss, require, shorten
 from ..core.html import Table, escape
-from .records import SPLITS, Example, persona_text
+from ..core.records import SPLITS, Example, persona_text
 from .splits import check_leakage, drop_duplicates, require_no_leakage, split_by_context
 
 # %% ../../nbs/data/07_dataset.ipynb #SOURCES

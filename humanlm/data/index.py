@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core.basics import DataError, json_object, shorten
-from .trajectory import GROUP_ROWS, Trajectory, open_trajectories, read_rows
+from ..core.trajectory import GROUP_ROWS, Trajectory, open_trajectories, read_rows
 
 # %% ../../nbs/data/03_index.ipynb #Choice
 class Choice(NamedTuple):

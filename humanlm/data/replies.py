@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 from ..core.basics import DataError
 from ..core.html import Table, escape
+from ..core.records import Example, Message, Persona, Thread
 from .dataset import DataConfig
 from .files import Faults
-from .records import Example, Message, Persona, Thread
 from .threads import ThreadTurn, import_threads, met, moments, reply_turns
 
 # %% ../../nbs/data/15_replies.ipynb #_LEAD

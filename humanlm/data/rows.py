@@ -13,6 +13,8 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from ..core.basics import near_miss, shorten
+from ..core.persona import GONE, PERSONA_BLOCKS
+from ..core.records import Message
 from humanlm.data.fields import (
     HASHED,
     AuthorFacts,
@@ -28,8 +30,6 @@ from humanlm.data.fields import (
 from .files import Faults, FileRow, RowFault, time_note, utc_seconds
 from .formats import formats, is_model, plain_text
 from .mail import mail_rows
-from .persona import GONE, PERSONA_BLOCKS
-from .records import Message
 
 # %% ../../nbs/data/12_rows.ipynb #RawRow
 class RawRow(NamedTuple):

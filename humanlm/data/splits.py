@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from ..core.basics import DataError, shorten
-from .records import Example, persona_text
+from ..core.records import Example, persona_text
 
 # %% ../../nbs/data/06_splits.ipynb #split_by_context
 def split_by_context(

@@ -20,11 +20,11 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from ..core.basics import DataError, near_miss, shorten
+from ..core.persona import GONE
+from ..core.records import Message, Thread
 from .exports import exported
 from .fields import chat_role, is_assistant
 from .files import YEAR_LAST, Faults, RowFault, count_fault, time_note, utc_seconds
-from .persona import GONE
-from .records import Message, Thread
 
 # %% ../../nbs/data/14_threads.ipynb #FIELDS
 FIELDS = {

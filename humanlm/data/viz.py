@@ -13,8 +13,8 @@ from typing import Any
 
 from ..core.basics import shorten
 from ..core.html import Html, Table, fold, tag
-from .records import Example, persona_text
-from .trajectory import Score, Trajectory
+from ..core.records import Example, persona_text
+from ..core.trajectory import Score, Trajectory
 
 # %% ../../nbs/data/05_viz.ipynb #_BLUE
 _HATCH = "repeating-linear-gradient(45deg,rgba(128,128,128,.22) 0 3px,transparent 3px 8px)"

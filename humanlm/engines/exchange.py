@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from ..core.basics import HumanLMError, read_jsonl, shorten
-from ..data.trajectory import Completion, Trajectory
+from ..core.trajectory import Completion, Trajectory
 from ..models.checkpoints import has_adapter
 from ..training.policies import ModelPolicy, RolloutError, row_seeds
 from ..training.run import Run

@@ -27,7 +27,7 @@ from humanlm.core.basics import (
 from ..core.config import Settings
 from ..core.plugins import lacking
 from ..core.runs import process_count
-from ..data.trajectory import save_trajectories
+from ..core.trajectory import save_trajectories
 from humanlm.engines.cluster import (
     _require_gpu,
     cluster,

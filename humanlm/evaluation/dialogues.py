@@ -19,10 +19,10 @@ import numpy as np
 
 from ..core.basics import DataError, read_jsonl, shorten
 from ..core.grammar import find_run
+from ..core.records import Example, load_examples
+from ..core.trajectory import Trajectory, load_trajectories
 from ..data.fields import chat_role
 from ..data.files import FileRow, read_rows, row_files
-from ..data.records import Example, load_examples
-from ..data.trajectory import Trajectory, load_trajectories
 from ..data.viz import spread
 from ..hierarchy.prompts import parts_text
 

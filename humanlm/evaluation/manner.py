@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from ..core.basics import atomic_write, to_json
-from ..data.records import Example
-from ..data.trajectory import Trajectory
+from ..core.records import Example
+from ..core.trajectory import Trajectory
 from .detection import DETECTORS
 
 # %% ../../nbs/evaluation/15_manner.ipynb #Manner

@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike
 
 from ..core.basics import DataError, atomic_write, jsonl_rows, shorten, to_json, write_jsonl
 from ..core.html import Table
+from ..core.records import from_dict
 from humanlm.core.stats import (
     Bootstrap,
     Interval,
@@ -34,7 +35,6 @@ from humanlm.core.stats import (
     range_text,
     signed_rank,
 )
-from ..data.records import from_dict
 
 # %% ../../nbs/evaluation/01_measured.ipynb #ALL
 ALL = "all"

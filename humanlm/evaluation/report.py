@@ -20,7 +20,7 @@ from ..core.basics import DataError, HumanLMError, atomic_write, grown_rows, sho
 from ..core.config import read_yaml
 from ..core.html import Html, Table, figure_html, fold, markdown_html, no_pictures, page, tag
 from ..core.stats import number_text, range_text
-from ..data.trajectory import Trajectory, load_trajectories
+from ..core.trajectory import Trajectory, load_trajectories
 from ..data.viz import group_html, score_style, spread
 from humanlm.evaluation.figures import (
     PANELS,

@@ -14,11 +14,11 @@ from urllib.parse import urlencode
 
 from ..core.basics import DataError, shorten
 from ..core.html import Html, Table, escape, fold, page, tag
+from ..core.records import Example, from_dict
 from ..core.stats import number_text
+from ..core.trajectory import Trajectory
 from ..core.web import LOCAL, WebError, answer, web_app
 from ..data.index import Choice, Listed, Records, run_records
-from ..data.records import Example, from_dict
-from ..data.trajectory import Trajectory
 from ..data.viz import cut, example_html, score_style
 from .views import record_html, rollout_html, token_colours, token_text
 

@@ -16,7 +16,7 @@ from typing import Any
 from ..core.basics import DataError, optional, shorten
 from ..core.html import Html, Table, fold, tag
 from ..core.stats import known_mean, number_text
-from ..data.trajectory import Score, Trajectory, Turn
+from ..core.trajectory import Score, Trajectory, Turn
 from ..data.viz import cut, score_mark, token_boxes
 
 # %% ../../nbs/evaluation/07_views.ipynb #token_values

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ..core.basics import atomic_write, to_json
 from ..core.stats import known_mean
-from ..data.trajectory import Trajectory
+from ..core.trajectory import Trajectory
 from .protocol import find_gym, read_call
 from ..training.policies import RolloutError
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from ..core.basics import DataError
-from ..data.records import Message
+from ..core.records import Message
 from humanlm.gyms.protocol import (
     TEXT,
     Environment,

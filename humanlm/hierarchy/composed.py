@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from ..core.basics import ConfigError
-from ..data.records import Example
-from ..data.trajectory import Completion
+from ..core.records import Example
+from ..core.trajectory import Completion
 from .parsing import ParsePolicy, parse
 from .prompts import TRACE, HierarchyConfig, make_rows, target
 

@@ -16,8 +16,8 @@ from functools import lru_cache
 from string import Formatter
 
 from ..core.basics import ConfigError, check_name, near_miss, require, shorten
-from ..data.persona import PERSONA_BLOCKS, drop_persona, format_persona
-from ..data.records import Example, Message, Persona
+from ..core.persona import PERSONA_BLOCKS, drop_persona, format_persona
+from ..core.records import Example, Message, Persona
 from humanlm.hierarchy.levels import (
     FIXTURES,
     HIERARCHY,

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ..core.runs import by_all, is_helped
-from ..data.trajectory import Completion
+from ..core.trajectory import Completion
 from .checkpoints import load_model
 from .config import ModelError
 from .logps import chosen_logps, pad_rows, positions

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ..data.trajectory import Completion
+from ..core.trajectory import Completion
 from .prompts import end_id, end_ids, renderer
 
 # %% ../../nbs/models/05_sampling.ipynb #type-imports

@@ -26,6 +26,7 @@ from humanlm.core.basics import (
     to_dict,
 )
 from ..core.html import Table, table_cell
+from ..core.records import Message
 from humanlm.core.stats import (
     Interval,
     agreement,
@@ -34,8 +35,7 @@ from humanlm.core.stats import (
     number_text,
     range_text,
 )
-from ..data.records import Message
-from ..data.trajectory import Score
+from ..core.trajectory import Score
 from ..hierarchy.levels import HIERARCHY
 from humanlm.rewards.scoring import (
     JUDGE_FAULTS,

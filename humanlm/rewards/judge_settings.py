@@ -26,7 +26,7 @@ from ..core.config import Settings
 from ..core.grammar import parse
 from ..core.html import aligned
 from ..core.plugins import is_plugin, load_plugin
-from ..data.trajectory import Score
+from ..core.trajectory import Score
 from ..hierarchy.levels import HIERARCHY, Hierarchy
 from ..models.settings import ChatConfig, Estimate, add_up, estimate
 from .audit import AuditConfig, Probe, audit, audit_requests, load_probes

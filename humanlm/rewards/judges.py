@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..clients.ledger import Ledger
-from ..data.trajectory import Score
+from ..core.trajectory import Score
 from ..hierarchy.levels import FIXTURES, HIERARCHY
 from .matching import rule_match
 from .rules import TERMS, VALENCE, read_rules

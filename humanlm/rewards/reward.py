@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike
 from ..clients.limits import in_turn
 from ..core.basics import ConfigError, DataError, near_miss, require, shorten
 from ..core.plugins import is_plugin, load_plugin
-from ..data.records import Example
-from ..data.trajectory import Score, Trajectory
+from ..core.records import Example
+from ..core.trajectory import Score, Trajectory
 from ..hierarchy.composed import states_in
 from ..hierarchy.levels import HIERARCHY, Hierarchy, word_count
 from humanlm.rewards.scoring import (

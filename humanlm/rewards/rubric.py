@@ -17,7 +17,7 @@ from typing import Any
 
 from ..clients.protocol import ChatRequest, chat
 from ..core.basics import fingerprint
-from ..data.records import Message
+from ..core.records import Message
 from ..hierarchy.levels import HIERARCHY, Hierarchy
 from ..hierarchy.prompts import name_speakers
 from .scoring import JudgeRequest

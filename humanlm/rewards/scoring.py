@@ -20,8 +20,8 @@ from ..clients.ledger import Ledger
 from ..clients.limits import in_turn
 from ..clients.protocol import CacheError
 from ..core.basics import HumanLMError, shorten
-from ..data.records import Message
-from ..data.trajectory import Score
+from ..core.records import Message
+from ..core.trajectory import Score
 from ..hierarchy.prompts import SPEAKER
 from ..worlds.oracle import COPY_LIMIT, copied_share
 

@@ -19,7 +19,7 @@ from ..clients.limits import side_by_side
 from ..clients.protocol import CacheError, LLMError
 from ..clients.reader import read_answer
 from ..core.basics import ConfigError, check_name, shorten
-from ..data.trajectory import Score
+from ..core.trajectory import Score
 from ..hierarchy.levels import HIERARCHY, Hierarchy
 from humanlm.rewards.rubric import (
     CHARS_PER_TOKEN,

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 from ..core.basics import atomic_write, read_jsonl, require, shorten
 from ..core.grammar import parse
 from ..core.html import Html, markdown_html, page, tag
-from ..data.records import from_dict
-from ..data.trajectory import Completion
+from ..core.records import from_dict
+from ..core.trajectory import Completion
 from ..data.viz import token_boxes
 from humanlm.evaluation.measured import (
     Measurement,

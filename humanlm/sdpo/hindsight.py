@@ -23,9 +23,9 @@ from humanlm.core.basics import (
     to_dict,
     write_jsonl,
 )
+from ..core.records import from_dict
 from ..data.fields import chat_role
 from ..data.files import Faults, read_rows
-from ..data.records import from_dict
 from ..models.prompts import render, render_target
 
 # %% ../../nbs/sdpo/01_hindsight.ipynb #type-imports

@@ -16,7 +16,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from ..core.stats import known_mean
-from ..data.trajectory import Trajectory, Turn
+from ..core.trajectory import Trajectory, Turn
 from ..models.logps import chosen_logps, completion_states, token_logps
 from humanlm.sdpo.hindsight import (
     Interaction,

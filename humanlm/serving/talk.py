@@ -15,7 +15,7 @@ from typing import Any
 from ..alignment.scenes import as_context, as_persona
 from ..alignment.simulator import Utterance, simulator_client
 from ..core.basics import ConfigError, HumanLMError, run_sync, shorten
-from ..data.records import Example, Message, persona_text
+from ..core.records import Example, Message, persona_text
 from ..hierarchy.prompts import SPEAKER
 from ..training.run import quiet_libraries
 

@@ -26,8 +26,8 @@ from ..clients.names import is_up
 from ..clients.protocol import LLMError
 from ..clients.providers import malformed, post
 from ..core.basics import ConfigError
+from ..core.trajectory import Completion
 from ..core.web import listen
-from ..data.trajectory import Completion
 from ..training.policies import ModelPolicy, whole
 from ..training.sampling import Sampling
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from ..clients.protocol import LLMError
 from ..core.basics import near_miss, require, shorten
-from ..data.trajectory import Completion, Trajectory, Turn
+from ..core.trajectory import Completion, Trajectory, Turn
 from ..hierarchy.prompts import SPEAKER, parts_text
 from .method import Advantage, Batch
 from .policies import ModelPolicy, row_seeds

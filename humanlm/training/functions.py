@@ -13,7 +13,7 @@ from inspect import isawaitable
 from typing import Any
 
 from ..core.basics import DataError, check_name, shorten
-from ..data.trajectory import Trajectory
+from ..core.trajectory import Trajectory
 from ..models.config import ModelConfig
 from .method import Advantage, AdvantageConfig, Batch
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from ..core.basics import near_miss, require
-from ..data.trajectory import Trajectory
+from ..core.trajectory import Trajectory
 from .policies import Policy
 from .rollouts import Rollout
 

@@ -19,7 +19,7 @@ from ..clients.limits import in_turn
 from ..clients.protocol import ChatReply, ChatRequest, LLMError, Usage
 from ..core.basics import HumanLMError, check_name
 from ..core.thoughts import THOUGHT_TAGS, without_thoughts
-from ..data.trajectory import Completion
+from ..core.trajectory import Completion
 from ..hierarchy.prompts import SPEAKER, parts_text
 from .sampling import Sampling, copy_index
 

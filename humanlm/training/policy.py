@@ -17,7 +17,7 @@ from accelerate.utils import gather_object
 from trl.distributed import DistributedBackend
 
 from ..core.runs import process_count
-from ..data.trajectory import Completion
+from ..core.trajectory import Completion
 from ..models.generation import Prefixes
 from ..models.sampling import cut_completion
 from .options import TrainerError

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from ..core.basics import ConfigError, shorten
-from ..data.trajectory import Completion, Trajectory, Turn
+from ..core.trajectory import Completion, Trajectory, Turn
 from ..hierarchy.composed import thinks_first
 from ..hierarchy.levels import text_faults
 from ..hierarchy.parsing import ParsePolicy, parse

@@ -29,7 +29,7 @@ from humanlm.core.basics import (
 from ..core.config import RunConfig, Settings, SFTConfig, read_yaml
 from ..core.grammar import cut_line, parse
 from ..core.runs import Stages, is_main_process, process_count, wait_for_all
-from ..data.trajectory import Completion
+from ..core.trajectory import Completion
 from ..models.checkpoints import is_planned, locate
 from ..models.config import ModelConfig
 from ..models.settings import ClientConfig

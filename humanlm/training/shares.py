@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from ..core.basics import require
 from ..core.runs import process_count
-from ..data.trajectory import Trajectory
+from ..core.trajectory import Trajectory
 from .method import Reward
 from .policies import Policy
 from .rollouts import Rollout

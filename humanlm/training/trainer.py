@@ -28,7 +28,7 @@ from trl.trainer.utils import split_tensor_dict
 
 from ..core.basics import HumanLMError, run_sync
 from ..core.runs import one_leads, process_count
-from ..data.trajectory import Trajectory, save_trajectories
+from ..core.trajectory import Trajectory, save_trajectories
 from ..models.generation import lent, written_by
 from ..models.logps import token_logps
 from ..models.packing import can_pack

@@ -15,7 +15,7 @@ from ..core.basics import ConfigError, require, shorten, to_dict
 from ..core.config import Settings, read_yaml
 from ..core.grammar import cut_line, parse
 from ..core.plugins import load_plugin
-from ..data.records import from_dict
+from ..core.records import from_dict
 from ..evaluation.measured import load_measured, score_table
 from ..evaluation.outcome import Arms, Table
 from .recipe import Recipe, find_recipe

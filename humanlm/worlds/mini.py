@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from ..core.basics import DataError, check_name, fingerprint, require, shorten
-from ..data.records import Example, Message, Persona
+from ..core.records import Example, Message, Persona
 from humanlm.worlds.states import (
     AIMS,
     AXES,

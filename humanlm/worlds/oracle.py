@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from ..core.basics import DataError, check_name, shorten
-from ..data.records import Example
+from ..core.records import Example
 from .mini import SPLIT_OF, SyntheticWorld
 from .reading import LEVEL_SLOTS, Reading, read, words_of
 from humanlm.worlds.states import (

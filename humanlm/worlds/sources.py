@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from ..core.basics import ConfigError, check_name, shorten
 from ..core.config import Settings
+from ..core.records import Example, load_examples
 from ..data.dataset import prepare_examples
-from ..data.records import Example, load_examples
 from .mini import SyntheticWorld, make_world
 
 # %% ../../nbs/worlds/05_sources.ipynb #Data
@@ -61,7 +61,7 @@ def _from_examples(config: Settings) -> Data:
 
 def _from_chats(config: Settings) -> Data:
     "Read the chats of the installed package"
-    from humanlm.corpus.build import chat_examples
+    from humanlm.data.build import chat_examples
 
     examples, card = chat_examples(config.data.path)
     return Data(list(examples), None, card)

@@ -29,10 +29,11 @@ from humanlm.alignment.bits import (
     with_bits,
 )
 from humanlm.alignment.contract import contract, load_policy
+from humanlm.alignment.systems import read_settings
 from humanlm.core.basics import write_jsonl
+from humanlm.core.records import Example, Message, Persona, load_examples, save_examples
 from humanlm.core.stats import mean_interval
-from humanlm.data.records import Example, Message, Persona, load_examples, save_examples
-from humanlm.data.trajectory import Completion
+from humanlm.core.trajectory import Completion
 from humanlm.evaluation.measured import (
     AUC,
     BITS,
@@ -51,7 +52,6 @@ from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.logps import token_logps
 from humanlm.serving.vllm import is_up, vllm_command
-from humanlm.studies.systems import read_settings
 from humanlm.training.policies import ModelPolicy
 
 SETTINGS = read_settings([])
@@ -331,7 +331,7 @@ def test_a_run_and_a_comparison_hold_bits_and_measure_no_model_twice(tmp_path, m
         "mine.jsonl",
         [{"example_id": e.id, "response": "no"} for e in load_examples(run / "examples.jsonl")],
     )
-    monkeypatch.setattr("humanlm.studies.comparison.measured_or_why", None)  # nobody may be asked
+    monkeypatch.setattr("humanlm.alignment.comparison.measured_or_why", None)  # nobody may be asked
     assert humanlm.eval.main(["r", "mine.jsonl"]) == 0
     shown = capsys.readouterr().out
     assert "No bits of mine: " in shown and NGRAM in shown

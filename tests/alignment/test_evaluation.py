@@ -18,8 +18,8 @@ from humanlm.alignment.evaluation import (
     tables,
 )
 from humanlm.core.basics import run_sync
-from humanlm.data.records import Example, Message, Persona
-from humanlm.data.trajectory import Score
+from humanlm.core.records import Example, Message, Persona
+from humanlm.core.trajectory import Score
 from humanlm.evaluation.measured import results
 from humanlm.rewards.judge_settings import (
     EvalJudgeConfig,

@@ -24,8 +24,8 @@ from humanlm.alignment.likelihood import (
 )
 from humanlm.alignment.modes import training_rows
 from humanlm.core.basics import ConfigError, read_jsonl, run_sync
-from humanlm.data.records import Example, Message, Persona
-from humanlm.data.trajectory import Completion, load_trajectories
+from humanlm.core.records import Example, Message, Persona
+from humanlm.core.trajectory import Completion, load_trajectories
 from humanlm.hierarchy.prompts import HierarchyConfig
 from humanlm.models.bits import byte_count
 from humanlm.models.checkpoints import load_model, make_model

@@ -20,15 +20,15 @@ from humanlm.alignment.modes import (
     training_rows,
 )
 from humanlm.alignment.simulator import Simulator
+from humanlm.alignment.systems import GROUPS
 from humanlm.core.basics import ConfigError, read_jsonl
 from humanlm.core.grammar import parse as parse_settings
-from humanlm.data.records import Persona, sample_examples
-from humanlm.data.trajectory import load_trajectories
+from humanlm.core.records import Persona, sample_examples
+from humanlm.core.trajectory import load_trajectories
 from humanlm.hierarchy.composed import in_order, written
 from humanlm.hierarchy.parsing import ParsePolicy, parse
 from humanlm.hierarchy.prompts import HierarchyConfig, parts_text
 from humanlm.models.checkpoints import load_model
-from humanlm.studies.systems import GROUPS
 from humanlm.training.run import check_settings, max_steps, read_settings, updates
 
 EXAMPLES = sample_examples()[:4]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from humanlm.alignment.evaluation import load_evaluations
 from humanlm.core.html import aligned
-from humanlm.data.records import save_examples
+from humanlm.core.records import save_examples
 from humanlm.evaluation.dialogues import PEOPLE
 from humanlm.evaluation.measured import AUC, BITS, bits_tables, load_results
 from humanlm.training.stages import fit

@@ -8,8 +8,8 @@ import pytest
 from humanlm.alignment.grpo import alignment_method
 from humanlm.alignment.modes import _Entry, _PrefixMap, training_rows
 from humanlm.core.basics import DataError, run_sync
-from humanlm.data.records import sample_examples
-from humanlm.data.trajectory import Score
+from humanlm.core.records import sample_examples
+from humanlm.core.trajectory import Score
 from humanlm.hierarchy.levels import HIERARCHY, Hierarchy
 from humanlm.rewards.judges import RuleJudge
 from humanlm.training.policies import ScriptedPolicy

@@ -14,8 +14,8 @@ from humanlm.alignment.modes import judge_trains
 from humanlm.alignment.sections import SECTIONS, statement
 from humanlm.core.basics import atomic_write, to_json, write_jsonl
 from humanlm.core.html import Html, figure_svg, markdown_html
-from humanlm.data.records import Example, Message, Persona
-from humanlm.data.trajectory import Score, Trajectory, save_trajectories
+from humanlm.core.records import Example, Message, Persona
+from humanlm.core.trajectory import Score, Trajectory, save_trajectories
 from humanlm.evaluation.figures import results_bars
 from humanlm.evaluation.measured import ALL, Importance, PairedDifference, Result
 from humanlm.evaluation.report import _results_html, paired_html, write_report

@@ -13,7 +13,7 @@ from humanlm.clients.client import chat_all
 from humanlm.clients.names import ask, client
 from humanlm.clients.protocol import ChatRequest, LLMError, Usage, chat
 from humanlm.core.basics import DataError, HumanLMError, atomic_write, to_dict
-from humanlm.data.records import Message, Persona
+from humanlm.core.records import Message, Persona
 from humanlm.hierarchy.levels import LEVELS, STATES
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, opening
 from humanlm.models.checkpoints import save_model

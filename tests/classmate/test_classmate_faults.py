@@ -22,7 +22,7 @@ from humanlm.clients.client import ScriptedClient
 from humanlm.clients.limits import Limits
 from humanlm.clients.protocol import LLMError
 from humanlm.core.basics import run_sync
-from humanlm.data.trajectory import Trajectory
+from humanlm.core.trajectory import Trajectory
 from humanlm.models.checkpoints import LoadedModel, make_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.local import HFClient

@@ -20,7 +20,7 @@ from humanlm.clients.client import ScriptedClient
 from humanlm.clients.limits import Limits
 from humanlm.clients.protocol import LLMError
 from humanlm.core.basics import ConfigError, run_sync
-from humanlm.data.trajectory import Trajectory
+from humanlm.core.trajectory import Trajectory
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
 from humanlm.training.functions import ask_row

@@ -27,8 +27,8 @@ from humanlm.classmate.verifiers import VERIFIERS
 from humanlm.clients.client import ScriptedClient
 from humanlm.core.basics import ConfigError, DataError, run_sync
 from humanlm.core.commands import main as command
+from humanlm.core.trajectory import load_trajectories
 from humanlm.data.files import FileRow, _hub_items
-from humanlm.data.trajectory import load_trajectories
 from humanlm.train import main
 from humanlm.training.run import read_settings
 from humanlm.training.stages import _make_base, make_run

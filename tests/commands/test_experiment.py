@@ -19,7 +19,7 @@ from humanlm.core.basics import read_jsonl
 from humanlm.evaluation.measured import ALL
 from humanlm.evaluation.outcome import load_outcome
 from humanlm.experiment import main
-from humanlm.studies.experiment import _copy_measured, _next_trial, comparisons, twin
+from humanlm.training.experiment import _copy_measured, _next_trial, comparisons, twin
 from humanlm.training.trials import experiment_settings, study_of, trials_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,7 +84,7 @@ def children(folder: Path) -> list[int]:
     return [
         int(line.split()[0])
         for line in found
-        if "humanlm.studies.experiment import" in line and str(folder) in line
+        if "humanlm.training.experiment import" in line and str(folder) in line
     ]
 
 
@@ -95,7 +95,7 @@ def children(folder: Path) -> list[int]:
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at processes in /proc")
 def test_killed_and_interrupted_experiments_leave_no_orphan_and_go_on(tmp_path):
     config, runs = write(tmp_path), tmp_path / "runs" / "tiny"
-    with forked.Starter("humanlm.studies.experiment import") as starter:
+    with forked.Starter("humanlm.training.experiment import") as starter:
         with begin(starter, config) as first:
             wait_for(
                 lambda: (

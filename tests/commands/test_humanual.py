@@ -23,14 +23,14 @@ from humanlm.clients.client import ScriptedClient
 from humanlm.clients.protocol import ChatReply, LLMError
 from humanlm.core.basics import ConfigError, DataError, write_jsonl
 from humanlm.core.grammar import parse
-from humanlm.corpus import sets
-from humanlm.corpus.build import GROUPS, build
-from humanlm.corpus.personas import DEMOGRAPHICS, PersonaConfig, Said, _persona_request
-from humanlm.corpus.selection import MEANING
+from humanlm.core.records import load_examples, persona_text
+from humanlm.data import sets
+from humanlm.data.build import GROUPS, build
 from humanlm.data.dataset import DataConfig, prepare_examples
 from humanlm.data.fields import NOTES
 from humanlm.data.files import TIME_NOTES
-from humanlm.data.records import load_examples, persona_text
+from humanlm.data.personas import DEMOGRAPHICS, PersonaConfig, Said, _persona_request
+from humanlm.data.selection import MEANING
 from humanlm.data.splits import check_leakage, quoted_share
 from humanlm.hierarchy.prompts import UNKNOWN
 from humanlm.humanual import _forecast, main

@@ -29,7 +29,10 @@ def offered(file):
     "Module → names: as editors see them, and as they are found at run time"
     tree = ast.parse(file.read_text("utf-8"))
     block = next(node for node in tree.body if isinstance(node, ast.If))
-    seen = {node.module: [a.name for a in node.names] for node in block.body}
+    seen = {
+        "." * (node.level if node.level > 1 else 0) + node.module: [a.name for a in node.names]
+        for node in block.body
+    }
     return seen, ast.literal_eval(
         next(
             n for n in tree.body if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call)
@@ -42,7 +45,8 @@ def test_editors_and_python_find_the_same_names_and_they_exist(file):
     room, (seen, found) = importlib.import_module(package(file)), offered(file)
     assert seen == found
     for module, names in found.items():
-        there = importlib.import_module(f"{package(file)}.{module}")
+        relative = module if module.startswith(".") else f".{module}"
+        there = importlib.import_module(relative, package(file))
         assert [getattr(room, name) is getattr(there, name) for name in names] == [True] * len(
             names
         )

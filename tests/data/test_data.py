@@ -16,8 +16,7 @@ from humanlm.core.basics import (
     to_json,
     write_jsonl,
 )
-from humanlm.data.dataset import _pick
-from humanlm.data.records import (
+from humanlm.core.records import (
     Example,
     Message,
     Persona,
@@ -26,6 +25,7 @@ from humanlm.data.records import (
     sample_examples,
     save_examples,
 )
+from humanlm.data.dataset import _pick
 from humanlm.data.splits import check_leakage, split_by_context
 
 settings.register_profile(

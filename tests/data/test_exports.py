@@ -7,8 +7,8 @@ import chats
 import pytest
 
 from humanlm.core.basics import DataError, write_jsonl
+from humanlm.core.records import load_examples
 from humanlm.data.files import Faults
-from humanlm.data.records import load_examples
 from humanlm.data.rows import map_row
 from humanlm.data.threads import import_threads
 from humanlm.humanual import main

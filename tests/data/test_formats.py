@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_rows import CALLED, ROWS, WHEN, comment, said, video
 
-from humanlm.corpus.sets import _persona
-from humanlm.corpus.store import _row_entry
+from humanlm.core.persona import PERSONA_BLOCKS, format_persona
+from humanlm.core.records import Persona
 from humanlm.data.fields import FAULTS, NOTES, source_name
 from humanlm.data.files import Faults, FileRow, RowFault, read_rows
 from humanlm.data.formats import formats
-from humanlm.data.persona import PERSONA_BLOCKS, format_persona
-from humanlm.data.records import Persona
 from humanlm.data.rows import map_row, mapped_rows
+from humanlm.data.sets import _persona
+from humanlm.data.store import _row_entry
 from humanlm.hierarchy.prompts import name_speakers
 
 DATA = Path(os.environ.get("HUMANLM_DATA") or "/nowhere")

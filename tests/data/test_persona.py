@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from humanlm.data.persona import (
+from humanlm.core.persona import (
     PERSONA_BLOCKS,
     _kept_fields,
     drop_persona,
     format_persona,
 )
-from humanlm.data.records import Persona
+from humanlm.core.records import Persona
 
 ITEM = st.text("abcdefg .!čž馬<|>", min_size=1, max_size=8)
 FIELDS = st.dictionaries(
@@ -87,7 +87,7 @@ def test_prose_never_loses_everything(text, share):
 @pytest.mark.parametrize("hashseed", ["0", "1"])
 def test_every_process_drops_the_same(hashseed):
     code = (
-        "from humanlm.data.persona import drop_persona; import json; "
+        "from humanlm.core.persona import drop_persona; import json; "
         f"print(json.dumps(drop_persona({NURSE!r}, 0.4, 0.5)))"
     )
     out = subprocess.run(

@@ -13,9 +13,9 @@ import yaml
 
 from humanlm.core.basics import DataError, write_jsonl
 from humanlm.core.html import escape
+from humanlm.core.records import Message, Thread
 from humanlm.data.dataset import DataConfig, prepare_examples
 from humanlm.data.files import Faults
-from humanlm.data.records import Message, Thread
 from humanlm.data.replies import automatic_accounts, load_threads, thread_examples
 from humanlm.data.splits import check_leakage
 from humanlm.data.threads import import_threads, reply_turns, sample_threads

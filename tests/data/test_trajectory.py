@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from humanlm.core.basics import DataError, to_dict
-from humanlm.data.trajectory import (
+from humanlm.core.trajectory import (
     Score,
     Trajectory,
     Turn,

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from pages import HOSTILE, read
 
-from humanlm.data.records import Example, Message, Persona
-from humanlm.data.trajectory import Score, Trajectory
+from humanlm.core.records import Example, Message, Persona
+from humanlm.core.trajectory import Score, Trajectory
 from humanlm.data.viz import (
     _push,
     example_html,

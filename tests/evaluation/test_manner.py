@@ -5,7 +5,7 @@ import random
 import pytest
 
 from humanlm.core.basics import DataError, write_jsonl
-from humanlm.data.trajectory import Trajectory, Turn, load_trajectories, save_trajectories
+from humanlm.core.trajectory import Trajectory, Turn, load_trajectories, save_trajectories
 from humanlm.evaluation.detection import DETECTORS
 from humanlm.evaluation.dialogues import read_dialogues
 from humanlm.evaluation.manner import LEAST, Manner

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from pages import CHROMIUM, HOSTILE, in_browser, read
 
 from humanlm.core.basics import DataError, append_row, write_jsonl
+from humanlm.core.records import Example, Message, Persona, save_examples
+from humanlm.core.trajectory import Score, Trajectory, Turn, load_trajectories, save_trajectories
 from humanlm.core.web import serving_app
 from humanlm.data.index import Choice, Listed, _LineFile, _RolloutFiles, run_records
-from humanlm.data.records import Example, Message, Persona, save_examples
-from humanlm.data.trajectory import Score, Trajectory, Turn, load_trajectories, save_trajectories
 from humanlm.evaluation.viewer import RunViewer, _marks
 from humanlm.hierarchy.levels import LEVELS
 from humanlm.tom.contexts import generate_command

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from humanlm.core.basics import run_sync
-from humanlm.data.trajectory import Completion, load_trajectories, save_trajectories
+from humanlm.core.trajectory import Completion, load_trajectories, save_trajectories
 from humanlm.gyms.protocol import (
     STOP_REASONS,
     Environment,

@@ -12,7 +12,7 @@ import pytest
 import warm
 
 from humanlm.core.basics import HumanLMError, run_sync
-from humanlm.data.trajectory import Trajectory, Turn, load_trajectories
+from humanlm.core.trajectory import Trajectory, Turn, load_trajectories
 from humanlm.gyms.conformance import gym_problems
 from humanlm.gyms.evaluation import _episode_values, load_episodes, play_tasks
 from humanlm.gyms.monitor import GymMonitor

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from humanlm.core.basics import ConfigError
-from humanlm.data.persona import PERSONA_BLOCKS, drop_persona, format_persona
-from humanlm.data.records import Example, Message, Persona
+from humanlm.core.persona import PERSONA_BLOCKS, drop_persona, format_persona
+from humanlm.core.records import Example, Message, Persona
 from humanlm.hierarchy.levels import (
     FIXTURES,
     LEVELS,

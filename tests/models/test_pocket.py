@@ -10,7 +10,7 @@ import torch
 from humanlm.alignment.contract import how_to_ask, load_policy
 from humanlm.alignment.scenes import as_context
 from humanlm.alignment.simulator import Simulator
-from humanlm.data.records import Example, Persona
+from humanlm.core.records import Example, Persona
 from humanlm.hierarchy.prompts import make_rows
 from humanlm.models.checkpoints import add_adapter, load_model, save_model
 from humanlm.models.config import ModelConfig

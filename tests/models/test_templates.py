@@ -469,8 +469,8 @@ def test_a_thought_is_open_where_it_is_wanted_and_refused_where_it_cannot_be_avo
 
 def _agree_about_the_thought(tok, on):
     from humanlm.alignment.lessons import _reply_rows
+    from humanlm.core.records import sample_examples
     from humanlm.core.thoughts import left_open, without_thoughts
-    from humanlm.data.records import sample_examples
     from humanlm.hierarchy.composed import compose
     from humanlm.hierarchy.parsing import ParsePolicy, parse
     from humanlm.training.policies import ModelPolicy
@@ -521,7 +521,7 @@ needs_data = pytest.mark.skipif(
 @needs_data
 def test_a_real_chat_is_printed_with_swapped_roles(toks):
     "The human's turns are the assistant's, the model's are the user's"
-    from humanlm.data.records import Example, Persona
+    from humanlm.core.records import Example, Persona
     from humanlm.data.rows import map_row
 
     raws = [

@@ -177,8 +177,8 @@ def test_rooms_import_only_rooms_below():
 @pytest.mark.parametrize(
     "name, code, problem",
     [
-        ("data.records", "from humanlm.rewards.judges import Score", "stands higher"),
-        ("data.records", "def f():\n    import humanlm.rewards.judges", "stands higher"),
+        ("core.records", "from humanlm.rewards.judges import Score", "stands higher"),
+        ("core.records", "def f():\n    import humanlm.rewards.judges", "stands higher"),
         ("data.files", "from . import viz", "stands higher"),
         (
             "alignment.modes",
@@ -186,7 +186,7 @@ def test_rooms_import_only_rooms_below():
             "systems do not import each other",
         ),
         ("train", "from .eval import main", "commands do not import each other"),
-        ("data.records", "import trl", "only the room training"),
+        ("core.records", "import trl", "only the room training"),
         ("training.trainer", "from verl import x", "only the room engines"),
     ],
 )

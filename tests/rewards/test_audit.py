@@ -11,7 +11,7 @@ from humanlm.clients.ledger import Ledger
 from humanlm.clients.protocol import LLMError
 from humanlm.core.basics import run_sync, to_json
 from humanlm.core.html import aligned
-from humanlm.data.trajectory import Score
+from humanlm.core.trajectory import Score
 from humanlm.judges import main
 from humanlm.rewards.audit import (
     INJECTIONS,

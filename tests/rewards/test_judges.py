@@ -10,7 +10,7 @@ from raw_rows import ROWS
 
 from humanlm.core.basics import run_sync
 from humanlm.core.config import HARMLESS
-from humanlm.data.records import Example, Message, Persona
+from humanlm.core.records import Example, Message, Persona
 from humanlm.data.replies import thread_examples
 from humanlm.data.rows import map_row
 from humanlm.data.threads import import_threads, sample_threads

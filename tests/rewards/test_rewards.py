@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from humanlm.core.basics import DataError
-from humanlm.data.records import Example, Message, Persona
-from humanlm.data.trajectory import Score, Trajectory, Turn
+from humanlm.core.records import Example, Message, Persona
+from humanlm.core.trajectory import Score, Trajectory, Turn
 from humanlm.hierarchy.parsing import parse
 from humanlm.hierarchy.prompts import make_rows
 from humanlm.rewards.reward import (

@@ -17,8 +17,8 @@ from humanlm.clients.client import ScriptedClient
 from humanlm.clients.ledger import Ledger
 from humanlm.clients.protocol import LLMError
 from humanlm.core.basics import run_sync
-from humanlm.data.records import Message
-from humanlm.data.trajectory import Score
+from humanlm.core.records import Message
+from humanlm.core.trajectory import Score
 from humanlm.hierarchy.levels import HIERARCHY, STATES
 from humanlm.rewards.rubric import (
     CHARS_PER_TOKEN,

@@ -12,7 +12,7 @@ from pages import HOSTILE, read
 
 from humanlm.core.basics import DataError, write_jsonl
 from humanlm.core.html import markdown_html
-from humanlm.data.trajectory import Completion
+from humanlm.core.trajectory import Completion
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
 from humanlm.sdpo.analysis import (

@@ -28,7 +28,7 @@ from humanlm.sdpo.preferences import (
     _wish,
     with_style,
 )
-from humanlm.studies.win_rates import (
+from humanlm.sdpo.win_rates import (
     _ComparisonConfig,
     _PairJudgeConfig,
     _prepare,

@@ -14,7 +14,7 @@ import yaml
 from safetensors.torch import load_file
 
 from humanlm.core.basics import HumanLMError, read_jsonl
-from humanlm.data.trajectory import load_trajectories
+from humanlm.core.trajectory import load_trajectories
 from humanlm.evaluation.measured import load_measured, load_results
 from humanlm.sdpo.hindsight import AssistantReply, Followup, Interaction, write_interactions
 from humanlm.sdpo.users import Reaction

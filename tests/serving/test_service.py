@@ -33,7 +33,7 @@ from humanlm.clients.limits import Limits
 from humanlm.clients.names import client
 from humanlm.clients.protocol import ChatReply, LLMError, chat
 from humanlm.core.basics import run_sync
-from humanlm.data.records import Example, Message, Persona
+from humanlm.core.records import Example, Message, Persona
 from humanlm.hierarchy.prompts import HierarchyConfig, make_rows
 from humanlm.models.checkpoints import add_adapter, make_model, save_model
 from humanlm.models.config import ModelConfig
@@ -130,7 +130,7 @@ def test_a_served_reply_is_the_simulators(them, folder):
 
 async def _written(someone):
     "What the model of a simulator writes before anybody reads it"
-    from humanlm.data.records import Example
+    from humanlm.core.records import Example
     from humanlm.training.sampling import Sampling
 
     context = (Message("m", name="mila", content="the night tram is late"),)
@@ -319,7 +319,7 @@ class Stuck:
     async def generate(self, rows, sampling=None):
         while not self.sign.is_set():
             await asyncio.sleep(0.01)
-        from humanlm.data.trajectory import Completion
+        from humanlm.core.trajectory import Completion
 
         return [Completion([1], "<response>late</response>", "stop", [1]) for _ in rows]
 

@@ -7,7 +7,7 @@ import warm
 
 from humanlm.alignment.contract import PolicySetup, contract
 from humanlm.core.basics import ConfigError, atomic_write, write_jsonl
-from humanlm.data.records import persona_text
+from humanlm.core.records import persona_text
 from humanlm.hierarchy.levels import LEVELS
 from humanlm.hierarchy.prompts import TRACE, HierarchyConfig
 from humanlm.models.checkpoints import make_model, save_model

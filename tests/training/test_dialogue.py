@@ -12,7 +12,7 @@ from accelerate.utils import gather_object
 
 from humanlm.clients.protocol import LLMError
 from humanlm.core.basics import run_sync
-from humanlm.data.trajectory import Completion
+from humanlm.core.trajectory import Completion
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.generation import generate

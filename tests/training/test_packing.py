@@ -13,7 +13,7 @@ from peft import LoraConfig, get_peft_model
 from test_trainer import COMPLETIONS, PLAIN_SGD, ROWS, TAGS, by_group, trainer
 from torch.testing import assert_close
 
-from humanlm.data.trajectory import Trajectory
+from humanlm.core.trajectory import Trajectory
 from humanlm.models.checkpoints import add_adapter, make_model, save_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.logps import completion_states, token_logps

@@ -12,7 +12,7 @@ import yaml
 from safetensors.torch import load_file
 
 from humanlm.core.basics import read_jsonl
-from humanlm.data.trajectory import load_trajectories
+from humanlm.core.trajectory import load_trajectories
 from humanlm.training.shares import shares
 
 CONFIG = {

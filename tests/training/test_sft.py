@@ -18,7 +18,7 @@ from humanlm.alignment.lessons import (
 )
 from humanlm.core.basics import DataError, read_jsonl
 from humanlm.core.config import RunConfig, Settings, SFTConfig
-from humanlm.data.records import Message, sample_examples
+from humanlm.core.records import Message, sample_examples
 from humanlm.hierarchy.levels import LEVELS
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, opening, prompt, target
 from humanlm.models.checkpoints import add_adapter, load_model, make_model, save_model

@@ -13,7 +13,7 @@ from pair import Pair
 from safetensors.torch import load_file
 
 from humanlm.core.basics import read_jsonl
-from humanlm.data.trajectory import load_trajectories
+from humanlm.core.trajectory import load_trajectories
 from humanlm.training.sharding import sharding_faults, shards
 
 ROOT = Path(__file__).parents[2]
@@ -170,7 +170,7 @@ def test_a_checkpoint_in_slices_is_merged_and_published_as_whole_weights(both, t
     from humanlm.evaluation.answering import checkpoints_of
     from humanlm.hub import main as hub
     from humanlm.models.checkpoints import load_model
-    from humanlm.studies.win_rates import _same_weights
+    from humanlm.sdpo.win_rates import _same_weights
 
     run, stage = both[1], "prefix-chaining"
     saved, steps = run / "models" / stage, checkpoints_of(run, stage)

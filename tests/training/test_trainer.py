@@ -19,8 +19,8 @@ from trl import GRPOTrainer
 
 from humanlm.alignment.grpo import _batch_metrics
 from humanlm.alignment.modes import _PrefixMap, training_rows
-from humanlm.data.records import sample_examples
-from humanlm.data.trajectory import Completion, Score, Trajectory, load_trajectories
+from humanlm.core.records import sample_examples
+from humanlm.core.trajectory import Completion, Score, Trajectory, load_trajectories
 from humanlm.hierarchy.levels import Hierarchy
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening
 from humanlm.models.checkpoints import add_adapter, load_model, make_model, save_model

@@ -11,7 +11,7 @@ from statistics import mean
 import pytest
 
 from humanlm.core.basics import read_jsonl, write_jsonl
-from humanlm.data.records import Example, from_dict
+from humanlm.core.records import Example, from_dict
 from humanlm.data.splits import check_leakage, split_by_context
 from humanlm.worlds.mini import WorldConfig, make_world, needed_phrases
 from humanlm.worlds.oracle import (

@@ -1,0 +1,622 @@
+"A user study over HTTP and in a browser: nothing kept is lost, all is blind and deletable."
+
+import csv
+import http.cookiejar
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.parse
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from pages import CHROMIUM, HOSTILE, TAGS, Browser, Reader
+
+from humanlm.core.basics import write_jsonl
+from humanlm.core.commands import main
+from humanlm.hierarchy.levels import STATES
+from humanlm.serving.answers import StudyAnswers, new_code
+from humanlm.serving.items import StudyConfig, StudyItem, study_items
+from humanlm.serving.ratings import report_text, study_ratings, study_report
+
+ROOT = Path(__file__).resolve().parents[2]
+MODELS = ("model-alpha", "model-beta", "model-gamma")
+ITEMS = [
+    {
+        "id": f"i{n}",
+        "context": [
+            {"role": "user", "name": "bo", "content": f"Shall we build a bridge, number {n}?"},
+            {"role": "user", "name": "HUMAN", "content": "And a pier?"},
+        ],
+        "replies": {
+            name: f"Reply {k} to number {n}: "
+            f"{'why not, it is near' if k else 'no, it costs too much'}."
+            for k, name in enumerate(MODELS)
+        },
+        "judged": {"model-alpha": 0.2, "model-beta": 0.5, "model-gamma": None},
+    }
+    for n in range(3)
+]
+TICKS = {"adult": "yes", "consent": "yes", "genuine": "yes"}
+
+
+class Serving:
+    "`humanlm study serve`, as somebody would start it"
+
+    def __init__(self, folder: Path, *words, port: int = 0):
+        self.folder, self.words = folder, words
+        self.begin(port)
+
+    def begin(self, port: int):
+        command = [
+            sys.executable,
+            "-m",
+            "humanlm",
+            "study",
+            "serve",
+            "--study.out",
+            self.folder / "study",
+            "--study.port",
+            port,
+            *self.words,
+        ]
+        self.process = subprocess.Popen(
+            [*map(str, command)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+        lines = iter(self.process.stdout.readline, "")
+        self.said = []
+        for line in lines:
+            self.said.append(line)
+            if found := re.search(r"http://127\.0\.0\.1:(\d+)/ ", line):
+                break
+        else:
+            raise AssertionError("".join(self.said))
+        self.port, self.url = int(found[1]), f"http://127.0.0.1:{found[1]}"
+
+    def kill(self):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(60)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.wait(60)
+        self.process.stdout.close()
+
+
+class Visitor:
+    "A browser with its cookies, that follows redirections"
+
+    def __init__(self, url):
+        self.url, self.jar = url, http.cookiejar.CookieJar()
+        self.opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(self.jar))
+
+    def ask(self, path, form=None, **headers):
+        data = (
+            form
+            if isinstance(form, bytes)
+            else urllib.parse.urlencode(form).encode()
+            if form is not None
+            else None
+        )
+        try:
+            answer = self.opener.open(
+                urllib.request.Request(self.url + path, data, headers), timeout=120
+            )
+        except urllib.error.HTTPError as e:
+            answer = e
+        with answer:
+            return answer.status, urllib.parse.urlsplit(answer.url).path, answer.read().decode()
+
+    def start(self, **more):
+        return self.ask("/start", TICKS | {"code": new_code()} | more)[:2]
+
+    def reply(self, n, text="Because it is near."):
+        return self.ask(f"/item/{n}/reply", {"reply": text})
+
+    def states(self, n):
+        return self.ask(f"/item/{n}/states", {name: f"own {name}" for name in STATES})
+
+    def rate(self, n, **more):
+        scores = {
+            f"{scale}_{letter}": 3 + i
+            for i, letter in enumerate("ABC")
+            for scale in ("similarity", "human")
+        }
+        return self.ask(
+            f"/item/{n}/ratings",
+            scores
+            | {
+                "rank_A": 3,
+                "rank_B": 2,
+                "rank_C": 1,
+                "comparison": "They are all shorter than mine.",
+                "rank_reason": "By what they say.",
+                "human_reason": "All of them.",
+            }
+            | more,
+        )
+
+    def item(self, n):
+        return [self.reply(n)[:2], self.states(n)[:2], self.rate(n)[:2]]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("study")
+    write_jsonl(folder / "items.jsonl", ITEMS)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def serving(home):
+    with Serving(
+        home, "--study.items", home / "items.jsonl", "--study.words", 0.1, "--study.per_person", 2
+    ) as process:
+        yield process
+
+
+def kept_of(serving) -> StudyAnswers:
+    return StudyAnswers(serving.folder / "study")
+
+
+def people(serving):
+    return {p.pseudonym: p for p in kept_of(serving).people()}
+
+
+@pytest.fixture
+def visitor(serving):
+    v = Visitor(serving.url)
+    assert v.start() == (200, "/item/1/reply")
+    return v
+
+
+def who(serving, v):
+    return kept_of(serving).find(next(iter(v.jar)).value)
+
+
+# ---- nothing is lost, nothing is doubled
+
+
+def test_two_people_at_once_answer_their_own_items_and_a_table_holds_them(serving, tmp_path):
+    visitors = [Visitor(serving.url), Visitor(serving.url)]
+    before = {*people(serving)}
+    with ThreadPoolExecutor(2) as pool:
+        assert [*pool.map(lambda v: v.start(), visitors)] == [(200, "/item/1/reply")] * 2
+        for n in (1, 2):
+            assert [*pool.map(lambda v: v.item(n)[-1], visitors)] == [
+                (200, "/item/2/reply" if n == 1 else "/mine")
+            ] * 2
+    own = [who(serving, v).pseudonym for v in visitors]
+    assert main(["study", "export", str(serving.folder / "study"), str(tmp_path / "a.csv")]) == 0
+    rows = [row for row in csv.DictReader(open(tmp_path / "a.csv")) if row["participant"] in own]
+    assert (
+        {*own} == {*people(serving)} - before
+        and len(rows) == 2 * 2 * 3
+        and {row["model"] for row in rows} == {*MODELS}
+    )
+    assert all(
+        float(row["similarity"]) == 2 + int(row["letter"])
+        and float(row["rank"]) == 4 - int(row["letter"])
+        for row in rows
+    )
+    assert {row["judged"] for row in rows if row["model"] == "model-gamma"} == {"nan"} and rows[0][
+        "stance"
+    ] == "own stance"
+
+
+def test_what_is_sent_twice_is_kept_once_and_may_be_changed_until_it_is_closed(serving, visitor):
+    def kept():
+        return kept_of(serving).answer(who(serving, visitor).id, 1, "reply")["reply"]
+
+    twice = [visitor.reply(1)[:2], visitor.reply(1)[:2]]  # a double click, or a lost answer
+    assert twice == [(200, "/item/1/states")] * 2 and kept() == "Because it is near."
+    assert visitor.reply(1, "Another word than before.")[:2] == (200, "/item/1/states")
+    assert kept() == "Another word than before."
+
+
+def test_a_double_click_on_begin_makes_one_participant(serving):
+    v, code, before = Visitor(serving.url), new_code(), len(people(serving))
+    assert [v.start(code=code), v.start(code=code)] == [(200, "/item/1/reply")] * 2 and len(
+        people(serving)
+    ) == before + 1
+
+
+def test_what_is_not_complete_comes_back_and_does_not_count(serving, visitor):
+    visitor.reply(1), visitor.states(1)
+    status, path, page = visitor.rate(
+        1, rank_A=1, human_B="11", comparison="I see <b>no</b> difference"
+    )
+    assert (
+        (status, path) == (422, "/item/1/ratings")
+        and page.count("rank of its own") == 3
+        and "number from 1 to 10" in page
+        and "&lt;b&gt;no&lt;/b&gt;" in page
+    )
+    kept = kept_of(serving)
+    assert kept.answer(who(serving, visitor).id, 1, "ratings") is None
+    own = [r for r in study_ratings(kept) if r.participant == who(serving, visitor).pseudonym]
+    assert len(own) == 6 and all(
+        math.isnan(x) for r in own for x in (r.similarity, r.human, r.rank, r.top)
+    )
+    assert visitor.rate(1)[:2] == (200, "/item/2/reply")
+
+
+def test_what_was_written_before_the_replies_were_seen_is_closed(serving, visitor):
+    visitor.item(1)
+    assert visitor.reply(1, "Now I know better.")[1] == "/item/1/reply"
+    assert kept_of(serving).answer(who(serving, visitor).id, 1, "reply") == {
+        "reply": "Because it is near."
+    }
+    assert (
+        visitor.ask("/item/2/ratings")[1] == "/item/2/reply"
+        and visitor.rate(2)[1] == "/item/2/reply"
+    )  # no step is skipped, by no flag
+    assert visitor.ask("/item/2/ratings?cheat=1&debug=1")[1] == "/item/2/reply"
+
+
+def test_a_killed_server_loses_nothing_that_it_acknowledged(home, tmp_path):
+    with Serving(tmp_path, "--study.items", home / "items.jsonl", "--study.words", 0) as first:
+        v = Visitor(first.url)
+        v.start(), v.reply(1), v.states(1)
+        first.kill()
+        with pytest.raises(urllib.error.URLError):
+            v.rate(1)
+        with Serving(tmp_path, port=first.port) as again:
+            assert v.ask("/")[1] == "/item/1/ratings" and v.rate(1)[1] == "/item/2/reply"
+            assert kept_of(again).answer(who(again, v).id, 1, "states")["goal"] == "own goal"
+
+
+# ---- blind, safe, and one's own
+
+
+def test_no_page_says_which_model_wrote_what_and_orders_differ(serving):
+    orders = set()
+    for _ in range(8):
+        v = Visitor(serving.url)
+        v.start()
+        pages = [
+            v.ask("/")[2],
+            *(page for _, _, page in (v.reply(1), v.states(1), v.rate(1))),
+            v.ask("/mine")[2],
+            v.ask("/item/1/ratings")[2],
+        ]
+        assert not any(name in page for page in pages for name in (*MODELS, "judged"))
+        orders.add(tuple(re.findall(r"Reply (\d) to", pages[2])))
+    assert len(orders) > 1 and {frozenset(order) for order in orders} == {frozenset("012")}
+
+
+def test_deleting_leaves_nothing_and_a_code_brings_back(serving, visitor):
+    secret = "the cellar of the blue house"
+    visitor.reply(1, secret)
+    code, path = next(iter(visitor.jar)).value, kept_of(serving).path
+    other = Visitor(serving.url)
+    assert (
+        other.ask("/return", {"back": f" {code[:8].upper()} {code[8:]}"})[:2]
+        == (200, "/item/1/states")
+        and secret in other.ask("/item/1/states")[2]
+    )
+    assert (
+        code.encode() not in path.read_bytes() and secret.encode() in path.read_bytes()
+    )  # only a hash of the code is kept
+    assert visitor.ask("/delete", {})[1] == "/mine" and who(serving, visitor)  # not by accident
+    assert visitor.ask("/delete", {"sure": "yes"})[:2] == (200, "/deleted")
+    assert secret.encode() not in path.read_bytes()
+    assert (
+        other.reply(1)[0] == 401
+        and other.ask("/return", {"back": code})[0] == 404
+        and other.ask("/")[1] == "/"
+    )
+
+
+@pytest.mark.parametrize(
+    "ask, status",
+    [
+        (lambda v: v.ask("/start", TICKS | {"code": new_code(), "adult": ""}), 422),
+        (lambda v: v.ask("/start", TICKS | {"code": "x"}), 400),
+        (lambda v: v.ask("/item/9/reply"), 404),
+        (lambda v: v.ask("/item/1/persona"), 404),
+        (lambda v: v.ask("/item/0/reply"), 404),
+        (lambda v: v.ask("/study.db"), 404),
+        (lambda v: v.ask("/item/1/reply", b"{}", **{"Content-Type": "application/json"}), 415),
+        (lambda v: v.reply(1, "x" * 5001), 413),
+        (lambda v: v.reply(1, "x" * 300_000), 413),
+        (lambda v: v.ask("/item/1/reply", b"\xff=\xfe"), 400),
+        (lambda v: v.ask("/item/1/reply", "&".join(f"a{i}=1" for i in range(300)).encode()), 400),
+        (lambda v: v.ask("/mine", Origin="http://evil.test"), 403),
+        (lambda v: v.ask("/", Host="evil.test"), 403),
+    ],
+)
+def test_bad_requests_are_refused_with_a_page(serving, visitor, ask, status):
+    found, _, page = ask(visitor)
+    assert (
+        found == status
+        and "<title>" in page
+        and kept_of(serving).answer(who(serving, visitor).id, 1, "reply") is None
+    )
+
+
+def test_a_key_is_asked_for_where_there_is_one(home, tmp_path):
+    with Serving(tmp_path, "--study.items", home / "items.jsonl", "--study.key", "swan") as keyed:
+        v = Visitor(keyed.url)
+        assert [v.start(), v.start(key="swän"), v.start(key="swan")] == [
+            (403, "/start"),
+            (403, "/start"),
+            (200, "/item/1/reply"),
+        ]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_texts_of_anybody_stay_text(tmp_path, text):
+    from humanlm.serving.survey import _Pages
+
+    kept = StudyAnswers(tmp_path)
+    kept.settle(
+        {"consent": text, "words": 0, "per_person": 1},
+        [StudyItem("1", "1", ((text, text),), {"a": text + "!", "b": "No."})],
+    )
+    person = kept.begin(new_code())
+    for step, values in (
+        ("reply", {"reply": text}),
+        ("states", dict.fromkeys(STATES, text)),
+    ):
+        kept.save(person.id, 1, step, values)
+    pages, sent = _Pages(kept), {"comparison": text, "rank_A": text}
+    for answer in (
+        pages.consent(text, text),
+        *(pages.step(person, 1, step) for step in ("reply", "states", "ratings")),
+        pages.step(person, 1, "ratings", sent, {"comparison": text}),
+        pages.mine(person, text),
+    ):
+        reader = Reader()
+        reader.feed(answer.body.decode())
+        reader.close()
+        assert reader.stack == [] and reader.tags <= TAGS | {
+            "form",
+            "button",
+            "textarea",
+            "fieldset",
+            "legend",
+            "footer",
+        }
+        assert not any(name.startswith("on") or name == "src" for name in reader.attributes)
+
+
+# ---- what is wrong is said
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["--study.items", "nowhere"], "neither a run"),
+        (
+            ["--study.items", "{home}/items.jsonl", "--study.words", "9"],
+            "words must be from 0 to 5",
+        ),
+        ([], "There is no study"),
+        (["--study.items", "{home}/items.jsonl", "--study.host", "0.0.0.0"], "HUMANLM_STUDY_KEY"),
+        (["--study.items", "{home}/items.jsonl", "--study.consent", "x.md"], "study.consent"),
+    ],
+)
+def test_serving_says_what_is_wrong(home, tmp_path, capsys, words, said):
+    assert (
+        main(
+            [
+                "study",
+                "serve",
+                "--study.out",
+                str(tmp_path / "study"),
+                *(w.format(home=home) for w in words),
+            ]
+        )
+        == 2
+    )
+    assert said in capsys.readouterr().err and not (tmp_path / "study").exists()
+
+
+def test_a_study_takes_no_other_items_or_questions_under_those_who_have_begun(
+    home, serving, tmp_path, capsys
+):
+    StudyAnswers(tmp_path).settle(
+        {"consent": "", "words": 1, "per_person": 1},
+        study_items(StudyConfig(str(home / "items.jsonl")))[0],
+    )
+    assert (
+        main(
+            [
+                "study",
+                "serve",
+                "--study.out",
+                str(tmp_path),
+                "--study.items",
+                str(home / "items.jsonl"),
+                "--study.per_person",
+                "3",
+            ]
+        )
+        == 2
+    )
+    assert "other" in capsys.readouterr().err
+    assert (
+        main(["study", "serve", "--study.out", str(serving.folder / "study")]) == 2
+    )  # another process serves it
+    assert "--study.out" in capsys.readouterr().err
+
+
+def test_models_that_said_the_same_share_a_letter_and_their_ratings(tmp_path):
+    kept = StudyAnswers(tmp_path)
+    kept.settle(
+        {"consent": "", "words": 0, "per_person": 1},
+        [StudyItem("1", "1", (("bo", "?"),), {"a": "Yes.", "b": "No.", "c": "Yes."})],
+    )
+    person = kept.begin(new_code())
+    ((_, letters),) = person.items
+    at = next(i for i, names in enumerate(letters) if len(names) == 2)
+    scores = {
+        f"{scale}_{'AB'[i]}": 9 if i == at else 2
+        for i in (0, 1)
+        for scale in ("similarity", "human")
+    } | {f"rank_{'AB'[i]}": 1 if i == at else 2 for i in (0, 1)}
+    for step, values in (("reply", {}), ("states", {}), ("ratings", scores)):
+        kept.save(person.id, 1, step, values)
+    found = study_report(study_ratings(kept), 50)
+    assert {r.model: r.top for r in study_ratings(kept)} == {"a": 0.5, "b": 0.0, "c": 0.5}
+    assert next((r.tied, r.won) for r in found.ranked if "b" not in (r.model, r.against)) == (1, 0)
+    sections = dict(part.split("\n\n", 1) for part in report_text(found).split("## ")[1:])
+    resampled = {name: text.split(" ")[0] for name, text in sections.items()}
+    assert resampled == {
+        "Means": "Participants",
+        "Differences": "Participants",
+        "Who is ranked before whom": "Participants",
+        "Do people agree?": "Items",
+        "People against the judge": "Items",
+    }
+
+
+# ---- in a real browser
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="needs Chromium or Chrome: apt install chromium")
+def test_a_browser_goes_back_reloads_loses_its_connection_and_keeps_every_answer(home, tmp_path):
+    def fill(b, **texts):
+        for name, text in texts.items():
+            b.js(f"document.getElementsByName('{name}')[0].value = {text!r}")
+
+    def send(b):
+        b.js("document.querySelector('.buttons button').click()")
+
+    def at(b, path):
+        return b.settled(f"location.pathname == '{path}'")
+
+    serving = Serving(tmp_path, "--study.items", home / "items.jsonl", "--study.words", 0.1)
+    with serving, Browser(tmp_path / "profile") as b:
+        b.open(serving.url)
+        send(b)
+        assert b.js("location.pathname") == "/" and not people(serving)  # the boxes are required
+        b.js("document.querySelectorAll('input[type=checkbox]').forEach(box => box.click())")
+        send(b), at(b, "/item/1/reply")
+        fill(b, reply="It is near and cheap."), send(b), at(b, "/item/1/states")
+        b.js("history.back()"), at(b, "/item/1/reply")
+        assert b.settled("document.getElementsByName('reply')[0].value") == "It is near and cheap."
+        b.tell("Page.reload"), at(b, "/item/1/reply")
+        send(b), at(b, "/item/1/states")
+        other = b.tab()
+        other.open(serving.url), at(other, "/item/1/states")
+        fill(b, **{name: f"my {name}" for name in STATES}), send(b), at(b, "/item/1/ratings")
+        (
+            fill(other, **dict.fromkeys(STATES, "no")),
+            send(other),
+        )  # a stale tab, of a step that is closed by now
+        at(other, "/item/1/states")
+        assert other.settled("document.body.innerText.includes('my stance')")
+        for name in (f"{scale}_{letter}" for letter in "ABC" for scale in ("similarity", "human")):
+            b.js(f"document.getElementsByName('{name}')[6].click()")
+        for i, letter in enumerate("ABC"):
+            b.js(f"document.getElementsByName('rank_{letter}')[{i}].click()")
+        fill(
+            b,
+            comparison="They are shorter than mine is.",
+            rank_reason="By what they say.",
+            human_reason="All of them.",
+        )
+        b.tell(
+            "Emulation.setDeviceMetricsOverride",
+            width=360,
+            height=740,
+            deviceScaleFactor=1,
+            mobile=True,
+        )
+        assert b.js("document.documentElement.scrollWidth") <= 360  # nothing sticks out on a phone
+        serving.kill()
+        send(b), b.settled("document.getElementById('main-frame-error') != null")
+        serving.begin(serving.port)
+        b.tell("Page.reload"), at(b, "/item/2/reply")  # sends the form again
+        person, kept = next(iter(people(serving).values())), kept_of(serving)
+        assert (
+            len(people(serving)) == 1 and kept.answer(person.id, 1, "states")["goal"] == "my goal"
+        )
+        assert kept.answer(person.id, 1, "ratings")["human_C"] == 7
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="needs Chromium or Chrome: apt install chromium")
+def test_one_participant_clicks_from_consent_to_the_end_and_the_export_holds_these_answers(
+    home, tmp_path
+):
+    def send(b, path):
+        b.click(".buttons button"), b.settled(f"location.pathname == '{path}'")
+
+    reply = (
+        'Yes: it is "near", and cheap; my sister — née Ødegård — 🚲 agrees,\n\nas I do. '
+        + "x " * 40
+    )
+    texts = {"comparison": "They, unlike mine, " + "are so short " * 17}
+    texts |= {"rank_reason": "By what they say " * 4, "human_reason": "All of them are " * 3}
+    states = {name: f"My {name}, in ten words or more, {'so ' * 6}" for name in STATES}
+    chosen = {
+        f"{scale}_{letter}": number
+        for scale, numbers in (
+            ("similarity", (10, 1, 7)),
+            ("human", (2, 9, 5)),
+            ("rank", (1, 3, 2)),
+        )
+        for letter, number in zip("ABC", numbers)
+    }
+    words = ("--study.items", home / "items.jsonl", "--study.per_person", 1)
+    with Serving(tmp_path, *words) as serving, Browser(tmp_path / "profile") as b:
+        b.open(serving.url)
+        for name in TICKS:
+            b.click(f"[name={name}]")
+        send(b, "/item/1/reply")
+        assert "you\nAnd a pier?" in b.js("document.querySelector('section').innerText")
+        asked = re.search(r"number (\d)", b.js("document.body.innerText"))[1]
+        b.write("reply", reply[:3]), b.click(".buttons button")
+        b.settled("document.body.innerText.includes('at least 40 words')")
+        b.write("reply", reply[3:]), send(b, "/item/1/states")
+        for name, text in states.items():
+            b.write(name, text)
+        send(b, "/item/1/ratings")
+        shown = b.js("[...document.querySelectorAll('article .said')].map(p => p.innerText)")
+        for name, number in chosen.items():
+            b.click(f"label:has([name={name}][value='{number}'])")
+        for name, text in texts.items():
+            b.write(name, text)
+        send(b, "/mine")
+        assert "Thank you!" in b.js("document.body.innerText")
+        (pseudonym,) = people(serving)
+        assert pseudonym in b.js("document.body.innerText")
+    assert main(["study", "export", str(tmp_path / "study"), str(tmp_path / "a.csv")]) == 0
+    with open(tmp_path / "a.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    item = ITEMS[int(asked)]
+    models = [next(m for m, text in item["replies"].items() if text == said) for said in shown]
+    assert rows == [
+        {
+            "participant": pseudonym,
+            "item": item["id"],
+            "cluster": item["id"],
+            "model": model,
+            "letter": f"{i + 1}",
+            **{
+                scale: f"{chosen[f'{scale}_{letter}']:.1f}"
+                for scale in ("similarity", "human", "rank")
+            },
+            "top": f"{letter == 'A':.1f}",
+            "judged": f"{item['judged'][model]}".replace("None", "nan"),
+            "text": item["replies"][model],
+            "own": reply.strip(),
+            **{name: text.strip() for name, text in (states | texts).items()},
+        }
+        for i, (letter, model) in enumerate(zip("ABC", models))
+    ]

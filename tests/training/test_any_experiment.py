@@ -1,0 +1,206 @@
+"""Experiments of any recipe: what runs leave behind becomes one outcome, and no system is named."""
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from humanlm.core.basics import ConfigError, write_jsonl
+from humanlm.core.runs import save_record
+from humanlm.evaluation.measured import Measurement, save_measured
+from humanlm.evaluation.outcome import load_outcome
+from humanlm.training import experiment as experiments
+from humanlm.training.experiment import _gather, outcome
+from humanlm.training.recipe import Recipe, Stage
+from humanlm.training.trials import Study, _ExperimentConfig, experiment_settings, trials_of
+
+
+class Plain(Recipe):
+    "A recipe that says nothing about experiments"
+
+    def stages(self, run):
+        return [Stage("ours", "base", print)]
+
+
+@pytest.fixture
+def finished(tmp_path):
+    "Two finished runs of a plain recipe, one per seed, whose model gains 0.4 on every unit"
+    from humanlm.core.grammar import parse
+    from humanlm.training.run import COMMON
+
+    groups = COMMON | {"experiment": _ExperimentConfig, "variants": dict}
+    settings = parse(
+        groups, ["--run.name", "e", "--run.out", str(tmp_path), "--experiment.seeds", "[0,1]"]
+    )
+    trials = trials_of(Plain(), settings)
+    for trial in trials:
+        for model, gain in (("base", 0.0), ("ours", 0.4), ("chance", 0.1)):
+            scores = [
+                {"score": {"a": 0.1 * i + gain + 0.01 * trial.seed, "b": math.nan if i else gain}}
+                for i in range(4)
+            ]
+            found = [Measurement(f"u{i}", f"c{i // 2}", values) for i, values in enumerate(scores)]
+            save_measured(trial.folder / "measured" / f"{model}.jsonl", found)
+        write_jsonl(
+            trial.folder / "metrics.jsonl",
+            [
+                {"stage": "ours", "step": n, "tokens/generated": 50, "reward/a": n / 4}
+                for n in (1, 2)
+            ],
+        )
+        save_record(trial.folder, {"state": "finished", "seconds": {"ours": 2.0}, "commit": "abc"})
+    return settings, trials
+
+
+def test_a_recipe_without_a_study_gets_means_differences_and_curves(finished, tmp_path):
+    settings, trials = finished
+    found = outcome(settings, trials, Study(Plain()), ["--config", "x.yaml"])
+    (tmp_path / "o.json").write_text(json.dumps(found))
+    read = load_outcome(tmp_path / "o.json")
+    (pair,) = [p for p in read.differences if p.level == "a"]
+    assert (
+        (pair.a, pair.b, pair.n) == ("ours", "base", 8)
+        and math.isclose(pair.diff, 0.4)
+        and pair.low == pair.high
+    )
+    assert [(r.n, r.mean) for r in read.rows if (r.model, r.level) == ("ours", "b")] == [
+        (2, 0.4)
+    ]  # missing scores stay missing
+    assert read.facts["references"] == ["chance"] and read.facts["arms"] == ["base", "ours"]
+    assert [(s["tokens"], s["seconds"]) for s in read.facts["spent"] if s["arm"] == "ours"] == [
+        (100, 2.0)
+    ] * 2
+    assert (
+        read.facts["curves"][0]["reward"] == [0.25, 0.5]
+        and "`python -m humanlm.experiment --config x.yaml`" in read.head()
+    )
+
+
+def test_a_plan_names_the_stages_of_an_own_recipe_and_keeps_away_from_the_folder_of_its_run(
+    tmp_path, monkeypatch, capsys
+):
+    from humanlm.experiment import main
+
+    monkeypatch.chdir(tmp_path)
+    assert main(["--run.recipe", "tests.training.test_any_experiment:Plain", "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert (
+        "3 runs, 3 trained models" in shown
+        and "stages              ours" in shown
+        and "runs/run-experiment/summary.json" in shown
+    )
+    assert "100 steps of 8 prompts x 8 completions" in shown
+
+
+def test_runs_that_were_tested_on_other_units_are_not_put_together(finished):
+    _settings, trials = finished
+    save_measured(
+        trials[1].folder / "measured" / "base.jsonl",
+        [Measurement("other", "c", {"score": {"a": 1.0}})],
+    )
+    with pytest.raises(ConfigError, match="evaluated on other rows"):
+        _gather(trials, Study(Plain()))
+
+
+def test_variants_of_a_study_may_be_measured_on_units_of_their_own(finished):
+    class Own(Study):
+        own_units = True
+
+    _settings, (first, *_) = finished
+    other = first._replace(
+        variant="other",
+        settings=SimpleNamespace(
+            run=SimpleNamespace(
+                name="other", out=first.folder.parent, methods=first.settings.run.methods
+            )
+        ),
+    )
+    for name in ("base", "ours", "chance"):
+        save_measured(
+            other.folder / "measured" / f"{name}.jsonl",
+            [Measurement("z", "c", {"score": {"z": 0.5 if name == "ours" else 0.2}})],
+        )
+    found = _gather([first, other], Own(Plain()))
+    parts, values = found.values("other: ours", "score")
+    assert (
+        parts == ["z"]
+        and len(found.clusters) == 5
+        and list(values[0, :, 0][-1:]) == [0.5]
+        and np.isnan(values[0, :-1, 0]).all()
+    )
+    assert found.values("chance", "score")[0] == ["a", "b", "z"]
+    with pytest.raises(ConfigError, match="evaluated on other rows"):
+        _gather([first, other], Study(Plain()))
+
+
+class Telling(Plain):
+    "A recipe that writes down what it was told, and stops"
+
+    def load(self, s):
+        Path(s.run.out, "told").write_text(s.trainer["hub_token"])
+        raise ConfigError("enough")
+
+
+def test_the_process_of_a_run_is_told_what_its_file_hides(tmp_path):
+    line = [
+        "--run.recipe",
+        "tests.training.test_any_experiment:Telling",
+        "--run.out",
+        str(tmp_path),
+        "--trainer.hub_token",
+        "s3cret",
+    ]
+    trial = trials_of(Telling(), experiment_settings(line)[1])[0]
+    worker = experiments._start_worker(trial)
+    assert worker.process.wait(60) == 2, worker.log.read_text()
+    worker.end()
+    [told] = tmp_path.rglob("told")
+    assert told.read_text() == "s3cret" and all(
+        "s3cret" not in path.read_text() for path in tmp_path.rglob("*.yaml")
+    )
+
+
+@pytest.mark.parametrize(
+    "line, said",
+    [
+        (["--model.name", "./nowhere"], "There is no folder nowhere"),
+        (["--judge.model", "hf/./nowhere"], "There is no folder nowhere"),
+    ],
+)
+def test_a_plan_refuses_models_that_are_nowhere_and_nothing_is_begun(
+    tmp_path, monkeypatch, capsys, line, said
+):
+    from humanlm.train import main as train
+
+    monkeypatch.chdir(tmp_path)
+    for more in ([], ["--dry-run"]):
+        assert (
+            train(["--data.source", "miniworld", "--run.name", "r", *line, *more]) == 2
+            and said in capsys.readouterr().err
+        )
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_that_cannot_load_its_model_leaves_its_place_free(tmp_path, monkeypatch, capsys):
+    from humanlm.train import main as train
+
+    monkeypatch.chdir(tmp_path)
+    argv = [
+        "--data.source",
+        "miniworld",
+        "--world.users",
+        "12",
+        "--run.name",
+        "r",
+        "--model.name",
+        "none/such",
+    ]
+    for _ in range(2):
+        assert (
+            train(argv) == 2
+            and "none/such" in capsys.readouterr().err
+            and not list(tmp_path.glob("runs/*"))
+        )
