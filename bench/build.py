@@ -332,7 +332,7 @@ def memory(gigabytes):
             "[rl]",
         ]
         subprocess.run(
-            [sys.executable, "-m", "humanlm.humanual", "build", *flags],
+            [sys.executable, "-m", "humanlm", "data", *flags],
             check=True,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

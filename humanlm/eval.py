@@ -22,6 +22,7 @@ from humanlm.evaluation.measured import (
     Measurement,
     Results,
     load_measured,
+    load_results,
     paired_table,
     results,
     save_results,
@@ -46,15 +47,14 @@ def _run_of(
 def _recipe_of(
     argv: Sequence[str],  # a command line
 ) -> Recipe:
-    "Find out whose comparison is asked for: the settings', else the first run's"
+    "Find out whose comparison is asked for: the settings', else the first run's, if it has one"
     line = cut_line(argv)
     named = line.files or [flag for flag, *_ in line.flags if flag == "--run.recipe"]
     out = run_home(argv)
     runs = [found[0] for given in line.inputs if (found := _run_of(given, out))]
     if runs and not named:
-        return find_recipe(
-            (read_yaml(runs[0] / "config.yaml").get("run") or {}).get("recipe") or RunConfig.recipe
-        )
+        run = read_yaml(runs[0] / "config.yaml").get("run")
+        return find_recipe(run.get("recipe") or RunConfig.recipe) if run else Recipe()
     return find_recipe(recipe_name(argv))
 
 # %% ../nbs/90_eval.ipynb #measured_of
@@ -74,14 +74,18 @@ def _measured_of(
         if not own and given in ("dynamics", "tables"):
             raise ConfigError(
                 f"eval {given} reads HumanLM's runs, and this is none: humanlm eval RUN compares "
-                "its models. Checkpoints: humanlm sdpo compare RUN --compare.sweep true, or "
-                "humanlm gyms evaluate RUN/checkpoints/gyms/checkpoint-N ..."
+                "its models. Checkpoints: humanlm eval tastes RUN --compare.sweep true, or "
+                "humanlm eval gyms RUN/checkpoints/gyms/checkpoint-N ..."
             )
         if not run or not own:
             raise DataError(
                 f"Nothing was measured behind {shorten(given)!r}. Give {INPUTS}; an "
                 "unfinished run goes on with --resume."
             )
+        if (run / "results.json").is_file() and (
+            why := load_results(run / "results.json").notes.get("unusable")
+        ):
+            raise DataError(f"{shorten(given)} cannot be compared: {why}")
         files += [(run.name, path) for path in own if path not in [p for _, p in files]]
     stems, several = [path.stem for _, path in files], len({path.parent for _, path in files}) > 1
     return {
@@ -104,6 +108,10 @@ def _compare_runs(
     if s.dry_run:
         print("\n".join(f"{name:<20}{len(found):,} units" for name, found in models.items()))
         return 0
+    shared = set.intersection(*({row.unit for row in rows} for rows in models.values()))
+    if not shared:
+        raise DataError(f"{', '.join(models)} share no unit: evaluate them on the same data.")
+    models = {name: [row for row in rows if row.unit in shared] for name, rows in models.items()}
     found = results(models, getattr(s.groups.get("eval"), "bootstrap", 2000))
     first, _ = _run_of(s.inputs[0], s.run.out) or (Path(s.inputs[0]), "")
     own = s.changed(

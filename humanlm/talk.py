@@ -19,7 +19,7 @@ from humanlm.alignment.contract import (
 )
 from .alignment.simulator import SimulatorClient
 from .core.basics import ConfigError, require, shorten
-from .core.commands import command
+from .core.commands import menu
 from .core.grammar import cut_line, parse
 from .core.records import Example, load_examples
 from .serving.play import talk_gym
@@ -143,8 +143,7 @@ def _converse(
         example = interview.next(text) if text else None
 
 # %% ../nbs/86_talk.ipynb #main
-@command("talk")
-def main(
+def _talk(
     argv: Sequence[str],  # of the command line
 ) -> int:
     "Talk to a simulated user: `humanlm talk MODEL`; or play a gym: `--gym NAME`"
@@ -165,6 +164,9 @@ def main(
     )
     _converse(Talk(someone, examples), s.talk)
     return 0
+
+
+main = menu("talk", _talk)
 
 # %% ../nbs/86_talk.ipynb #if-name-main-sys
 if __name__ == "__main__" and __spec__:

@@ -184,7 +184,7 @@ def read_mapping(
     except OSError as e:
         raise ConfigError(
             f"classmate.mapping: cannot read {path}: {e.strerror}. Host classmates first: "
-            f"humanlm classmate host NAME --host.out {path}"
+            f"humanlm serve classmates NAME --host.out {path}"
         ) from e
     except (msgspec.DecodeError, UnicodeDecodeError) as e:
         form = '{"NAME": {"local_host": "127.0.0.1", "port": 8003}}'
@@ -200,7 +200,7 @@ class ClassmateConfig(ClientConfig):
     """Each initial (the policy's own weights, of the start), reader (of made-up tasks), one that is
     hosted (mapping), or vllm/NAME, hf/NAME."""
     mapping: str = field(default="", kw_only=True)
-    "File that says where classmates are hosted, written by `humanlm classmate host`. Empty: none."
+    "File of `humanlm serve classmates` that says where they are hosted. Empty: none."
     samples: int = field(default=1, kw_only=True)
     "Answers of each model to each reasoning."
     temperature: float = field(default=1.0, kw_only=True)

@@ -108,7 +108,7 @@ ABOUT = "Run programs against tests, contained, behind an address."
 
 
 def sandbox_command(argv: Sequence[str]) -> int:  # exit code
-    "Serve a sandbox: `humanlm classmate sandbox`"
+    "Serve a sandbox: `humanlm serve sandbox`"
     s = parse({"sandbox": SandboxConfig}, argv, ABOUT, runs=False)
     c = s.sandbox
     key = service_key(c.host, "sandbox.host", "HUMANLM_SANDBOX_KEY")

@@ -191,7 +191,7 @@ SHARES = "--prepare.limit 10400 --prepare.test_share 0.107 --prepare.warm_up_sha
 def _how_to_make(place):
     "Give the command that makes a file of tasks: one for all files of the published experiments"
     kind, usual = place.parent.name, place.parent == Path("prepared", place.parent.name)
-    words = ["python -m humanlm classmate prepare", kind]
+    words = ["python -m humanlm data questions", kind]
     words += [SHARES] if kind == "helpful_instructions" else []
     return " ".join([*words, *([] if usual else [f"--prepare.out {place.parent}"])])
 

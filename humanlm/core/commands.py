@@ -38,175 +38,101 @@ _RESUME = "what is finished is kept, --resume continues"
 
 COMMANDS = {
     "train": Command(
-        "humanlm.train:main",
-        "train and evaluate simulated users, from settings to a report",
-        _RESUME,
+        "humanlm.train:main", "train and evaluate by a recipe, from settings to a report", _RESUME
+    ),
+    "experiment": Command(
+        "humanlm.experiment:main", "repeat a run for several seeds and settings", _RESUME
     ),
     "eval": Command(
-        "humanlm.eval:main",
-        "compare runs, models and replies of other systems on the same rows",
-        _AGAIN,
-        alone=True,
+        "humanlm.eval:main", "compare runs, models and replies on the same rows", _AGAIN, alone=True
     ),
     "eval fidelity": Command(
         "humanlm.evaluation.fidelity:fidelity_command",
-        "how human? hold texts of simulated users against those of people",
+        "how human? texts of simulated users beside those of people",
     ),
-    "experiment": Command(
-        "humanlm.experiment:main",
-        "repeat a run for several seeds and settings, and keep the outcome",
-        _RESUME,
+    "eval tom": Command(
+        "humanlm.tom.command:run_command", "a Theory-of-Mind question set: eval tom hitom", _AGAIN
     ),
-    "humanual": Command("humanlm.humanual:main", "make training sets from logs of conversations"),
-    "humanual build": Command(
-        "humanlm.humanual:build_command",
-        "from conversations to training sets: filters, splits, personas, rows, card",
+    "eval contexts": Command(
+        "humanlm.tom.context_quality:quality_command", "social contexts beside references", _AGAIN
+    ),
+    "eval parsers": Command(
+        "humanlm.parsers:evaluate_main", "parsers of social contexts beside the simulator"
+    ),
+    "eval gyms": Command(
+        "humanlm.serving.gym_evaluation:evaluate_command", "players, gym by gym", _AGAIN
+    ),
+    "eval tastes": Command(
+        "humanlm.sdpo.win_rates:compare_command", "whose replies does a taste prefer", _AGAIN
+    ),
+    "eval signals": Command(
+        "humanlm.sdpo.analysis:signals_command", "replies under related and unrelated follow-ups"
+    ),
+    "data": Command(
+        "humanlm.build:main",
+        "training sets from conversations: data reddit --build.path FILE",
         "paid answers are kept; the same command starts the build anew",
+        alone=True,
     ),
-    "tom": Command(
-        "humanlm.tom.command:main",
-        "ask who knows what: benchmarks about other minds, and social contexts",
+    "data followups": Command(
+        "humanlm.sdpo.preparation:prepare_command", "logs in which users react to replies (SDPO)"
     ),
-    "tom run": Command(
-        "humanlm.tom.command:run_command",
-        "answer a benchmark's questions: tom run hitom --model.name NAME",
-        _AGAIN,
+    "data questions": Command(
+        "humanlm.classmate.tasks:prepare_command", "questions of public sets (Classmate CoT)"
     ),
-    "tom compare": Command(
-        "humanlm.tom.reports:compare_command",
-        "compare runs on the same questions: tom compare A B",
-        _AGAIN,
+    "data stories": Command(
+        "humanlm.tom.contexts:generate_command", "stories with questions and exact contexts"
     ),
-    "tom contexts": Command(
-        "humanlm.tom.contexts:contexts_command",
-        "write the social contexts of texts, or check such a file",
-        _AGAIN,
+    "data contexts": Command(
+        "humanlm.tom.contexts:contexts_command", "social contexts of texts", _AGAIN
     ),
-    "tom quality": Command(
-        "humanlm.tom.context_quality:quality_command",
-        "rate contexts against references: tom quality --quality.gt DIR --quality.gen DIR",
-        _AGAIN,
+    "data parser": Command(
+        "humanlm.parsers:data_main", "training sets of stories and contexts, for parsers"
     ),
-    "tom generate": Command(
-        "humanlm.tom.contexts:generate_command",
-        "make stories with questions, answers and exact contexts",
+    "data lessons": Command(
+        "humanlm.serving.gym_lessons:lessons_command", "episodes of experts, for a cold start"
     ),
-    "parsers": Command(
-        "humanlm.parsers:main", "make, train and compare models that write social contexts"
+    "talk": Command(
+        "humanlm.talk:main",
+        "talk to a simulated user, or play a gym",
+        "a conversation is not kept",
+        alone=True,
     ),
-    "parsers data": Command(
-        "humanlm.parsers:data_main",
-        "write training sets of stories and contexts, for chat trainers and for verl",
-    ),
-    "parsers train": Command(
-        "humanlm.parsers:train_main",
-        "train a parser on them, and measure it before and after",
-        _RESUME,
-    ),
-    "parsers evaluate": Command(
-        "humanlm.parsers:evaluate_main",
-        "compare parsers by name (--parser.names) with the simulator",
-    ),
-    "sdpo": Command(
-        "humanlm.sdpo.__main__:main", "learn from what users say next: prepare, chat, look, compare"
-    ),
-    "sdpo prepare": Command(
-        "humanlm.sdpo.preparation:prepare_command",
-        "make prompts or interactions of public or own logs, with counts",
-    ),
-    "sdpo compare": Command(
-        "humanlm.sdpo.win_rates:compare_command",
-        "which of two models' replies does a taste prefer, pair by pair",
-        _AGAIN,
-    ),
-    "sdpo chat": Command(
+    "talk live": Command(
         "humanlm.sdpo.chat:chat_command",
         "chat with a model that learns from each follow-up",
         "what was learned is kept",
     ),
-    "sdpo signals": Command(
-        "humanlm.sdpo.analysis:signals_command",
-        "score replies with related, unrelated and no follow-ups",
+    "serve": Command(
+        "humanlm.serve:main", "a simulated user behind an OpenAI-compatible address", alone=True
     ),
-    "gyms": Command(
-        "humanlm.gyms.__main__:main",
-        "play worlds with a user in them: evaluate players, write lessons",
-    ),
-    "gyms evaluate": Command(
-        "humanlm.serving.gym_evaluation:evaluate_command",
-        "measure players, models or scripts, gym by gym: gyms evaluate NAME",
-        "episodes are kept; the same command goes on",
-    ),
-    "gyms lessons": Command(
-        "humanlm.serving.gym_lessons:lessons_command",
-        "let experts write a set for a supervised cold start",
-    ),
-    "classmate": Command(
-        "humanlm.classmate.__main__:main",
-        "reasoning that another model can use: prepare tasks, host classmates, run programs",
-    ),
-    "classmate prepare": Command(
-        "humanlm.classmate.tasks:prepare_command",
-        "make tasks of public sets or own files: classmate prepare KIND",
-    ),
-    "classmate host": Command(
+    "serve classmates": Command(
         "humanlm.serving.classmates:host_command",
-        "put classmates behind addresses, and say where in a file",
+        "classmates behind addresses",
         "classmates are ended, the file is gone",
     ),
-    "classmate sandbox": Command(
+    "serve sandbox": Command(
         "humanlm.classmate.service:sandbox_command",
-        "run programs against tests, contained, behind an address",
+        "programs run against tests, contained",
         "programs that ran are ended",
     ),
+    "view": Command("humanlm.view:main", "look into runs: samples, scores, tokens", "closed"),
+    "study": Command("humanlm.study:main", "ask people to rate replies blind"),
+    "study serve": Command(
+        "humanlm.study:serve_command", "a page where people write, rate and rank", _AGAIN
+    ),
+    "study export": Command("humanlm.study:export_command", "all answers as one table"),
+    "study report": Command("humanlm.study:report_command", "agreement, win rates and tests"),
     "judges": Command("humanlm.judges:main", "examine a judge before it is trusted"),
     "judges audit": Command(
         "humanlm.rewards.judge_settings:audit_command",
         "ask a judge fixed questions: judges audit --judge.model NAME",
         "nothing is kept but answers in a cache (--judge.cache FOLDER)",
     ),
+    "push": Command(
+        "humanlm.push:main", "merge an adapter, publish a model with a card made from its run"
+    ),
     "levels": Command("humanlm.levels:main", "list the hierarchies of latent states"),
-    "hub": Command(
-        "humanlm.hub:main", "merge an adapter, or publish a model with a card made from its run"
-    ),
-    "hub merge": Command(
-        "humanlm.hub:merge_command",
-        "make a plain model of one with an adapter",
-    ),
-    "hub push": Command(
-        "humanlm.hub:push_command",
-        "publish a model with a card made from its run",
-    ),
-    "serve": Command(
-        "humanlm.serve:main", "put a simulated user behind an OpenAI-compatible address"
-    ),
-    "study": Command(
-        "humanlm.study:main",
-        "ask people: show them replies of several models blind, and say what they answered",
-    ),
-    "study serve": Command(
-        "humanlm.study:serve_command",
-        "a page where people write, rate and rank",
-        "answers are kept; the same command goes on",
-    ),
-    "study export": Command(
-        "humanlm.study:export_command",
-        "all answers as one table: study export DIR FILE",
-    ),
-    "study report": Command(
-        "humanlm.study:report_command",
-        "agreement, win rates, tests, people against judges: study report DIR",
-    ),
-    "view": Command(
-        "humanlm.view:main",
-        "look into runs: samples, scores with reasons, episodes, contexts, two runs side by side",
-        "the page is closed",
-    ),
-    "talk": Command(
-        "humanlm.talk:main",
-        "talk to a simulated user: thought, states, reply, and the judge's view; or play a gym",
-        "a conversation is not kept",
-    ),
 }
 
 # %% ../../nbs/core/08_commands.ipynb #commands_below
@@ -310,6 +236,8 @@ def menu(
 
     def main(argv: Sequence[str]) -> int | None:
         if alone and not {*argv[:1]} & {*_commands_below(name)}:
+            if argv[:1] in (["-h"], ["--help"]):
+                print(_usage(name), end="\n\n")
             return alone(argv)
         word, *rest = argv or ["--help"]
         if word in ("-h", "--help", "--version"):

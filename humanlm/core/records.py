@@ -193,12 +193,12 @@ def _rows(path):
     if path.is_dir():
         return chain.from_iterable(map(_parquet_rows, sorted(path.glob("*.parquet"))))
     if not path.exists() and path.parent.name == "humanual":
-        build = "python -m humanlm.humanual build --build.path FILE"
+        build = "python -m humanlm data --build.path FILE"
         raise NotMade(path, f"{build} --build.source {path.name} --build.out {path}")
     if not path.suffix and not path.exists():
         raise DataError(
             f"There is no {path}. Check the path, or build such a folder: python -m "
-            "humanlm.humanual build --help."
+            "humanlm data --help."
         )
     readers = {".jsonl": jsonl_rows, ".parquet": _parquet_rows}
     if path.suffix not in readers:

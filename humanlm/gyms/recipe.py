@@ -84,7 +84,7 @@ class _GymsConfig:
     rows: list[str] | str = ""
     """Published rows, .parquet or .jsonl: a file, a folder, or several. Empty: made-up tasks."""
     lessons: str = ""
-    """Dialogues of the cold start: merged_gym_sft.json, or what `gyms lessons` wrote. Empty: those
+    """Dialogues of the cold start: merged_gym_sft.json, or what `data lessons` wrote. Empty: those
     of experts and chance."""
     weights: dict[str, float] = field(default_factory=dict)
     """Gym → its share of the prompts. Those that are not named count 1."""

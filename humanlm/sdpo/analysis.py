@@ -242,7 +242,7 @@ _UNTRAINED = (
 
 
 def signals_command(argv: Sequence[str]) -> int:
-    "Measure signals: `humanlm sdpo signals --model.name NAME --signals.cases FILE`"
+    "Measure signals: `humanlm eval signals --model.name NAME --signals.cases FILE`"
     from humanlm.training.run import quiet_libraries
 
     groups = {"model": ChatModel, "signals": _SignalConfig}

@@ -73,7 +73,7 @@ _TEXTS = (HELP, ABOUT, TEMPLATE, *str(LiveConfig.__doc__).split())
 
 
 def chat_command(argv: Sequence[str]) -> int:
-    "Chat: `humanlm sdpo chat --model.name NAME`"
+    "Chat: `humanlm talk live --model.name NAME`"
     s = parse(GROUPS, argv or ["--help"], ABOUT, runs=False)
     folder = Path(s.live.out)
     if folder.exists() and any(folder.iterdir()):

@@ -368,5 +368,5 @@ def require_prepared(path: str | Path) -> None:
     if path.name in FILES and path.parent.name in KINDS and not path.exists():
         raise NotMade(
             path,
-            f"python -m humanlm.sdpo prepare {path.parent.name} --prepare.out {path.parent}",
+            f"python -m humanlm data followups {path.parent.name} --prepare.out {path.parent}",
         )

@@ -340,7 +340,7 @@ INPUTS = (
 
 
 def evaluate_command(argv: Sequence[str]) -> int:  # exit code
-    "Evaluate: `humanlm gyms evaluate expert chance`"
+    "Evaluate: `humanlm eval gyms expert chance`"
     s = parse(GROUPS, argv, ABOUT, INPUTS, "anew")
     work = _prepare_evaluation(s)
     print(_evaluation_plan(work), flush=True)

@@ -130,7 +130,7 @@ ABOUT = (
 
 
 def lessons_command(argv: Sequence[str]) -> int:  # exit code
-    "Write lessons: `humanlm gyms lessons`"
+    "Write lessons: `humanlm data lessons`"
     s = parse({"lessons": _LessonsConfig}, argv, ABOUT, runs=False)
     c, out = s.lessons, Path(s.lessons.out)
     others = [path.name for path in out.glob("*") if path.name not in FILES]

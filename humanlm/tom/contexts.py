@@ -258,6 +258,6 @@ def generate_command(argv: Sequence[str]) -> int:  # exit code
     questions = sum(len(tale.asked) for tale in tales)
     print(
         f"{len(tales):,} stories with {questions:,} questions: {path}\n"
-        f"ask: python -m humanlm.tom run {family} --tom.file {path}"
+        f"ask: python -m humanlm eval tom {family} --tom.file {path}"
     )
     return 0

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FAULTY', 'MISMATCH', 'NO_DIFFERENCE', 'title', 'result_rows', 'measured', 'baseline_outcomes', 'ceiling', 'oddities',
-           'mismatches', 'compare_runs', 'compare_command']
+           'mismatches', 'compare_runs']
 
 # %% ../../nbs/tom/12_reports.ipynb #exported-imports
 import sys
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core.basics import ConfigError, shorten
-from ..core.grammar import find_run, parse
+from ..core.grammar import find_run
 from ..core.html import aligned, table_cell
 from ..core.runs import read_record
 from ..core.stats import ratio
@@ -131,7 +131,9 @@ class _StoredRun(NamedTuple):
     def load(cls, run: str | Path) -> "_StoredRun":  # a folder, or a name below `runs`
         folder = find_run(str(run))
         if not (folder / "results.json").is_file() or "benchmark" not in read_record(folder):
-            raise ConfigError(f"No run {shorten(run)}: give the folder of a run of humanlm tom.")
+            raise ConfigError(
+                f"No run {shorten(run)}: give the folder of a run of humanlm eval tom."
+            )
         units = load_measured(folder / "measured" / f"{folder.name}.jsonl")
         notes = load_results(folder / "results.json").notes
         return cls(folder.name, read_record(folder)["benchmark"], {m.unit: m for m in units}, notes)
@@ -169,12 +171,3 @@ def compare_runs(folders: Sequence[str | Path]) -> bool:  # whether every run co
         if run not in usable:
             print(f"error: {run.name} is not compared: {run.notes['unusable']}", file=sys.stderr)
     return usable == runs
-
-
-def compare_command(argv: Sequence[str]) -> int:  # exit code
-    "Compare runs on the same questions with the first: paired differences over stories"
-    about = "folders or names of two or more runs"
-    s = parse({}, argv, compare_command.__doc__, about, runs=False)
-    if len(s.inputs) < 2:
-        raise ConfigError("Give two or more runs; the first is what the others are compared with.")
-    return int(not s.dry_run and not compare_runs(s.inputs))

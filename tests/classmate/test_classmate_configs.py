@@ -45,9 +45,9 @@ def home(tmp_path_factory):
     folder = tmp_path_factory.mktemp("published")
     rows = ({"instruction": f"Write about number {i}."} for i in range(10_400))
     (folder / "h4.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    command = next(line for line in WARM_UP.splitlines() if "humanlm classmate prepare" in line)
+    command = next(line for line in WARM_UP.splitlines() if "humanlm data questions" in line)
     place = folder / "prepared" / "helpful_instructions"
-    words = [*command.partition(" prepare ")[2].split(), "--prepare.source", f"{folder}/h4.jsonl"]
+    words = [*command.partition(" questions ")[2].split(), "--prepare.source", f"{folder}/h4.jsonl"]
     assert prepare_command([*words, "--prepare.out", str(place)]) == 0
     save_model(
         *make_model(
@@ -150,7 +150,7 @@ def test_the_readme_stages_plan_as_shipped_and_have_their_questions(
     rows, responses = PUBLISHED[name][4:6]
     assert f"{responses:,} in all" in lines and f"{rows:,} for training" in lines
     heads = [WARM_UP, (CONFIGS / "shared.yaml").read_text()]
-    (command,) = {re.search(r"python -m humanlm classmate prepare.*\d", text)[0] for text in heads}
+    (command,) = {re.search(r"python -m humanlm data questions.*\d", text)[0] for text in heads}
     assert f"not made yet      {command}\n" in lines, "one command makes the files of all stages"
     assert ("not trained yet" in lines) == (name != "readme-warm-up")
     assert "4 x h100" in lines and ": fits;" in lines

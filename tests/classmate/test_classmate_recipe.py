@@ -445,7 +445,7 @@ def test_math_has_its_published_name_and_all_seven_areas(tmp_path, monkeypatch):
     ]
     source = written(tmp_path / "a.jsonl", rows)
     out = str(tmp_path / "tasks")
-    asked = ["classmate", "prepare", "hendrycks_math", "--prepare.source", str(source)]
+    asked = ["data", "questions", "hendrycks_math", "--prepare.source", str(source)]
     assert command([*asked, "--prepare.out", out]) == 0
     assert {task.verifier for task in read_tasks(f"{out}/train.jsonl")} == {"math"}
 

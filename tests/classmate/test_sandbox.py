@@ -592,7 +592,7 @@ def test_without_a_tool_nothing_runs(monkeypatch, capsys):
     with pytest.raises(ConfigError, match="none is run"):
         Sandbox()
     assert (
-        main(["classmate", "sandbox", "--sandbox.port=0"]) == 2
+        main(["serve", "sandbox", "--sandbox.port=0"]) == 2
         and "none is run" in capsys.readouterr().err
     )
 

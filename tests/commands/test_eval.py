@@ -48,7 +48,7 @@ def test_what_only_humanlm_has_is_refused_with_what_to_use_instead(there, word, 
     assert main([word, "kept/one"]) == 2
     said = capsys.readouterr().err
     assert f"eval {word} reads HumanLM's runs" in said and "humanlm eval RUN" in said
-    assert "sdpo compare RUN --compare.sweep true" in said and "gyms evaluate RUN" in said
+    assert "eval tastes RUN --compare.sweep true" in said and "eval gyms RUN" in said
 
 
 def test_a_run_that_goes_on_reads_its_settings_where_it_is_kept(there):

@@ -11,15 +11,15 @@ import pytest
 from halves import stop_in_the_first
 
 from humanlm.core.basics import read_jsonl, run_sync
+from humanlm.core.commands import main
+from humanlm.core.commands import main as tom
 from humanlm.core.grammar import parse
 from humanlm.core.runs import read_record
-from humanlm.parsers import main
 from humanlm.social.generation import generate
 from humanlm.social.pairs import fresh_pairs, read_pairs
 from humanlm.social.parsing import parser
 from humanlm.social.requests import parse_prompt
 from humanlm.tom import contexts as records
-from humanlm.tom.command import main as tom
 
 PAIRS = list(fresh_pairs("tomi", 60, seed=7))
 TINY = [
@@ -51,21 +51,23 @@ def result(pair, **more) -> dict:
 def test_what_tom_writes_feeds_the_parser_commands(family, tmp_path, capsys):
     file = {"tomi": "tomi.txt", "hitom": "hitom.jsonl"}[family]
     with chdir(tmp_path):
-        assert tom(["generate", family, "--stories.n=12"]) == 0
-        assert tom(["contexts", family, f"--tom.file=stories/{file}", "--tom.name=made"]) == 0
+        assert tom(["data", "stories", family, "--stories.n=12"]) == 0
+        assert (
+            tom(["data", "contexts", family, f"--tom.file=stories/{file}", "--tom.name=made"]) == 0
+        )
         of_questions = {"tomi": 72, "hitom": 12}[family]  # hitom: one for each set
         for folder, files in (("stories/contexts", 12), ("runs/made/files", of_questions)):
             pairs, others = read_pairs(folder)
             assert len(pairs) == files and not others
             assert len({pair.text for pair in pairs}) == 12
-            assert main(["data", "--parser.source", folder, "--parser.out", "sets"]) == 0
+            assert main(["data", "parser", "--parser.source", folder, "--parser.out", "sets"]) == 0
             assert (
                 len(read_jsonl(tmp_path / "sets/train.jsonl"))
                 + len(read_jsonl(tmp_path / "sets/val.jsonl"))
                 == 12
             )
         capsys.readouterr()
-        assert main(["evaluate", "--parser.source=runs/made"]) == 0
+        assert main(["eval", "parsers", "--parser.source=runs/made"]) == 0
         assert re.search(r"^f1 +1.00$", capsys.readouterr().out, re.M)
     made = json.loads((tmp_path / "stories/contexts/tale-0.json").read_text())
     tale = next(generate(family, 1, 0))
@@ -81,12 +83,13 @@ def test_both_families_work_without_further_settings(tmp_path, capsys):
     with chdir(tmp_path):
         for family in ("tomi", "hitom"):
             more = ["--parser.kind", family, "--parser.stories", "20"]
-            assert main(["data", *more, "--parser.out", family]) == 0
+            assert main(["data", "parser", *more, "--parser.out", family]) == 0
             assert json.loads((tmp_path / family / "counts.json").read_text())["learnt"] == 18
-            assert main(["evaluate", *more]) == 0
+            assert main(["eval", "parsers", *more]) == 0
         capsys.readouterr()
         limited = [
             "data",
+            "parser",
             "--parser.kind",
             "hitom",
             "--parser.stories",
@@ -125,6 +128,7 @@ def test_chat_jsonl_and_verl_parquet_hold_the_same(tmp_path):
             main(
                 [
                     "data",
+                    "parser",
                     "--parser.stories",
                     "30",
                     "--parser.held_out",
@@ -160,6 +164,8 @@ def trained(tmp_path_factory):
     with chdir(folder):
         argv = [
             "train",
+            "--run.recipe",
+            "parser",
             "--run.name",
             "t",
             "--parser.stories",
@@ -177,6 +183,8 @@ def trained(tmp_path_factory):
 def test_stories_that_are_too_long_for_the_model_are_refused(tmp_path, capsys):
     argv = [
         "train",
+        "--run.recipe",
+        "parser",
         "--run.name",
         "long",
         "--parser.kind",
@@ -196,7 +204,15 @@ def test_stories_that_are_too_long_for_the_model_are_refused(tmp_path, capsys):
 
 
 def test_as_many_passes_as_the_published_training_makes(tmp_path, capsys):
-    argv = ["train", "--run.name=p", "--parser.stories=12", "--parser.tested=1", "--sft.batch=4"]
+    argv = [
+        "train",
+        "--run.recipe",
+        "parser",
+        "--run.name=p",
+        "--parser.stories=12",
+        "--parser.tested=1",
+        "--sft.batch=4",
+    ]
     argv += ["--trainer.num_train_epochs=3", *TINY]
     with chdir(tmp_path):
         assert main([*argv, "--dry-run"]) == 0
@@ -212,16 +228,28 @@ def test_a_folder_is_counted_and_records_without_question_or_text_are_left_out(t
         row.pop("" if i else "question", None)
         (tmp_path / f"{i:02}.json").write_text(json.dumps(row))
     with chdir(tmp_path):
-        assert main(["data", "--parser.source=.", "--parser.out=out"]) == 0
+        assert main(["data", "parser", "--parser.source=.", "--parser.out=out"]) == 0
         told = capsys.readouterr()
         assert (
             "00.json: not a result: lacks question" in told.err
             and "01.json: not a result: story is empty" in told.err
         )
         assert "9 learnt" in told.out and "2 dropped, not a result" in told.out
-        assert main(["train", "--parser.source=.", "--sft.batch=4", "--dry-run"]) == 0
+        assert (
+            main(
+                [
+                    "train",
+                    "--run.recipe",
+                    "parser",
+                    "--parser.source=.",
+                    "--sft.batch=4",
+                    "--dry-run",
+                ]
+            )
+            == 0
+        )
         assert "9 records: 3 steps of 4 rows, 1 pass" in capsys.readouterr().out
-        assert main(["data", "--parser.source=00.json"]) == 2
+        assert main(["data", "parser", "--parser.source=00.json"]) == 2
         assert "is no folder" in capsys.readouterr().err
 
 
@@ -289,8 +317,8 @@ def test_a_killed_run_goes_on_from_its_checkpoint(trained, tmp_path, first):
 
 def test_dry_run_writes_nothing_and_loads_no_torch(tmp_path):
     code = (
-        "import sys; from humanlm.parsers import main; assert main(['train', "
-        "'--run.name', 'x', '--dry-run']) == 0; "
+        "import sys; from humanlm.core.commands import main; "
+        "assert main(['train', '--run.recipe', 'parser', '--run.name', 'x', '--dry-run']) == 0; "
         "assert not {'torch', 'transformers', 'pandas', 'pyarrow'} & set(sys.modules)"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
@@ -307,7 +335,7 @@ def test_dry_run_writes_nothing_and_loads_no_torch(tmp_path):
     ],
 )
 def test_a_plan_with_a_parser_that_does_not_exist_is_refused(name, said, capsys):
-    assert main(["evaluate", "--parser.names", f"[symbolic,{name}]", "--dry-run"]) == 2
+    assert main(["eval", "parsers", "--parser.names", f"[symbolic,{name}]", "--dry-run"]) == 2
     assert said in capsys.readouterr().err
 
 
@@ -316,7 +344,8 @@ def test_evaluate_compares_parsers_by_name(tmp_path, capsys):
         assert (
             main(
                 [
-                    "evaluate",
+                    "eval",
+                    "parsers",
                     "--run.name",
                     "x",
                     "--parser.stories",
@@ -332,7 +361,7 @@ def test_evaluate_compares_parsers_by_name(tmp_path, capsys):
 
 def test_only_training_can_be_resumed(tmp_path, capsys):
     with chdir(tmp_path):
-        assert main(["evaluate", "--resume"]) == 2
+        assert main(["eval", "parsers", "--resume"]) == 2
     assert "keeps no run" in capsys.readouterr().err
 
 
@@ -342,7 +371,18 @@ def test_folders_can_be_the_source(tmp_path):
         (tmp_path / f"files/{i}.json").write_text(json.dumps(result(pair)))
     with chdir(tmp_path):
         assert (
-            main(["data", "--run.name", "x", "--parser.source", "files", "--parser.out", "sets"])
+            main(
+                [
+                    "data",
+                    "parser",
+                    "--run.name",
+                    "x",
+                    "--parser.source",
+                    "files",
+                    "--parser.out",
+                    "sets",
+                ]
+            )
             == 0
         )
     assert len(read_jsonl(tmp_path / "sets/train.jsonl")) == 54
@@ -352,10 +392,10 @@ def test_folders_can_be_the_source(tmp_path):
     "argv, complaint",
     [
         (["trian"], "Did you mean"),
-        (["data", "--parser.source", "nowhere"], "no folder"),
-        (["data", "--parser.max_tokens", "5"], "usable contexts"),
-        (["train", "--parser.style", "long"], "style"),
-        (["train", "--parser.held_out", "1.5"], "held_out"),
+        (["data", "parser", "--parser.source", "nowhere"], "no folder"),
+        (["data", "parser", "--parser.max_tokens", "5"], "usable contexts"),
+        (["train", "--run.recipe", "parser", "--parser.style", "long"], "style"),
+        (["train", "--run.recipe", "parser", "--parser.held_out", "1.5"], "held_out"),
     ],
 )
 def test_mistakes_are_explained(tmp_path, capsys, argv, complaint):

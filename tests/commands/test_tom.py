@@ -25,6 +25,7 @@ import humanlm.clients.names
 from humanlm.clients.client import Client, ScriptedClient
 from humanlm.clients.names import scripts
 from humanlm.clients.protocol import ChatReply, LLMError
+from humanlm.core.commands import main
 from humanlm.evaluation.measured import results
 from humanlm.social.answers import memory_answer, to_context
 from humanlm.social.contexts import read_context
@@ -32,7 +33,6 @@ from humanlm.social.generation import generate, hitom_rows, hitom_story
 from humanlm.social.language import read_question
 from humanlm.social.parsing import StoredParser, SymbolicParser
 from humanlm.tom.answers import HOW, AnswerConfig, Asker, _debate, _few_shot, ways
-from humanlm.tom.command import main
 from humanlm.tom.contexts import write_stories
 from humanlm.tom.protocol import mean_of
 from humanlm.tom.reports import measured
@@ -136,7 +136,7 @@ def recalling(request):
 
 
 def run(*words, out):
-    return main(["run", *words, f"--tom.out={out}"])
+    return main(["eval", "tom", *words, f"--tom.out={out}"])
 
 
 def lines(folder):
@@ -273,7 +273,7 @@ def test_a_comparison_of_contexts_without_contexts_is_no_null_result(name, tmp_p
     assert "there is no difference to show" in shown.err and "Wilcoxon" not in shown.out
 
 
-def test_a_run_without_answers_does_not_keep_others_from_being_compared(own, tmp_path, capsys):
+def test_a_run_without_answers_is_not_compared(own, tmp_path, capsys, monkeypatch):
     words = ("hitom", f"--tom.file={own}", "--model.name=scripted/reader")
     for name, mode, parser in (
         ("a", "vanilla", "symbolic"),
@@ -287,12 +287,9 @@ def test_a_run_without_answers_does_not_keep_others_from_being_compared(own, tmp
             f"--tom.name={name}",
             out=tmp_path,
         ) == int(name == "none")
-    for order in (("a", "none", "b"), ("none", "a", "b")):
-        capsys.readouterr()
-        assert main(["compare", *(f"{tmp_path}/{name}" for name in order)]) == 1
-        shown = capsys.readouterr()
-        assert "b − a " in shown.out and "Wilcoxon p" in shown.out
-        assert "none is not compared: no answer to any of 90 questions" in shown.err
+    monkeypatch.chdir(tmp_path)
+    assert main(["eval", "a", "none", "--run.out=."]) == 2
+    assert "none cannot be compared: no answer to any of 90 questions" in capsys.readouterr().err
     assert (
         run(
             *words,
@@ -466,8 +463,9 @@ def test_a_killed_run_goes_on_and_leaves_no_trace(own, tmp_path):
     "SIGKILL in the middle of a run: the rest is asked once, and the file is that of a whole run"
     command = [
         "-m",
-        "humanlm.tom",
-        "run",
+        "humanlm",
+        "eval",
+        "tom",
         "hitom",
         f"--tom.file={own}",
         "--model.name=vllm/echo",
@@ -586,8 +584,9 @@ def test_a_budget_is_one_however_often_a_run_is_killed(own, tmp_path):
     prices.write_text("vllm/echo: [0.0, 1000.0]")  # 12 tokens an answer, at most 40
     command = [
         "-m",
-        "humanlm.tom",
-        "run",
+        "humanlm",
+        "eval",
+        "tom",
         "hitom",
         f"--tom.file={own}",
         "--model.name=vllm/echo",
@@ -938,7 +937,9 @@ def test_a_p_value_keeps_its_promise_when_stories_have_several_questions():
     assert small / 300 < 0.08 and by_question / 300 > 0.25
 
 
-def test_runs_of_different_questions_are_compared_on_what_they_share(own, tmp_path, capsys):
+def test_runs_of_different_questions_are_compared_on_what_they_share(
+    own, tmp_path, capsys, monkeypatch
+):
     assert (
         run(
             "hitom",
@@ -961,10 +962,10 @@ def test_runs_of_different_questions_are_compared_on_what_they_share(own, tmp_pa
         == 0
     )
     capsys.readouterr()
-    assert main(["compare", f"{tmp_path}/a", f"{tmp_path}/b"]) == 0
+    monkeypatch.chdir(tmp_path)
+    assert main(["eval", "a", "b", "--run.out=."]) == 0
     assert re.search(r"^b − a +accuracy +30 ", capsys.readouterr().out, re.M)
-    assert main(["compare", f"{tmp_path}/a", "nowhere"]) == 2
-    assert main(["compare", f"{tmp_path}/a"]) == 2
+    assert main(["eval", "a", "nowhere", "--run.out=."]) == 2
 
 
 def test_answers_that_are_hostile_stay_text(own, tmp_path):
@@ -982,12 +983,12 @@ def test_answers_that_are_hostile_stay_text(own, tmp_path):
 @pytest.mark.parametrize(
     "words, said_",
     [
-        (["run", "hitomm"], "Did you mean 'hitom'?"),
-        (["run", "hitom", "--tom.file=nowhere.jsonl"], "no file nowhere.jsonl"),
-        (["run", "hitom", "--rows.promptin=VP"], "Did you mean 'prompting'?"),
-        (["run", "hitom", "--tom.mode=debate"], "is a rule and asks nobody"),
-        (["generate", "fantom"], "Unknown family"),
-        (["compare", "a", "b"], "give the folder of a run"),
+        (["eval", "tom", "hitomm"], "Did you mean 'hitom'?"),
+        (["eval", "tom", "hitom", "--tom.file=nowhere.jsonl"], "no file nowhere.jsonl"),
+        (["eval", "tom", "hitom", "--rows.promptin=VP"], "Did you mean 'prompting'?"),
+        (["eval", "tom", "hitom", "--tom.mode=debate"], "is a rule and asks nobody"),
+        (["data", "stories", "fantom"], "Unknown family"),
+        (["eval", "tom", "none", "--tom.file=x"], "Unknown"),
     ],
 )
 def test_wrong_commands_say_what_would_be_right(words, said_, tmp_path, capsys, monkeypatch, own):
@@ -995,7 +996,7 @@ def test_wrong_commands_say_what_would_be_right(words, said_, tmp_path, capsys, 
     monkeypatch.setenv("HUMANLM_DATA", str(own.parent.parent))
     (tmp_path / "data/hi_tom").mkdir(parents=True)
     if "hitom" in words and not any("file" in w for w in words):
-        words = [*words, f"--tom.file={own}"] if words[0] == "run" else words
+        words = [*words, f"--tom.file={own}"] if words[1] == "tom" else words
     code = main(words)
     shown = capsys.readouterr()
     assert said_ in shown.err + shown.out and code == (0 if not words else 2)
@@ -1006,9 +1007,16 @@ def test_dry_runs_write_nothing(own, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     out = tmp_path / "out"
     for words in (
-        ["run", "hitom", f"--tom.file={own}", f"--tom.out={out}", "--tom.mode=vanilla,context"],
-        ["generate", "tomi", f"--stories.out={out}"],
-        ["contexts", "hitom", f"--tom.file={own}", f"--tom.out={out}"],
+        [
+            "eval",
+            "tom",
+            "hitom",
+            f"--tom.file={own}",
+            f"--tom.out={out}",
+            "--tom.mode=vanilla,context",
+        ],
+        ["data", "stories", "tomi", f"--stories.out={out}"],
+        ["data", "contexts", "hitom", f"--tom.file={own}", f"--tom.out={out}"],
     ):
         assert main([*words, "--dry-run"]) == 0
     assert not list(tmp_path.iterdir()) and "90 about 18 texts" in capsys.readouterr().out
@@ -1056,12 +1064,14 @@ def test_a_dry_run_counts_calls_tokens_and_dollars_without_a_key(
 def test_stories_are_generated_run_and_parsed(tmp_path, capsys):
     for family, questions in (("tomi", 36), ("hitom", 30)):
         out = tmp_path / family
-        assert main(["generate", family, "--stories.n=6", f"--stories.out={out}"]) == 0
+        assert main(["data", "stories", family, "--stories.n=6", f"--stories.out={out}"]) == 0
         file = next(path for path in out.iterdir() if path.suffix in (".txt", ".jsonl"))
         assert run(family, f"--tom.file={file}", out=tmp_path) == 0
         outcomes = read_outcomes(tmp_path / f"{family}-vanilla-symbolic/answers.jsonl")
         assert len(outcomes) == questions and all(o.scores["correct"] for o in outcomes)
-        assert main(["contexts", family, f"--tom.file={file}", f"--tom.out={tmp_path}"]) == 0
+        assert (
+            main(["data", "contexts", family, f"--tom.file={file}", f"--tom.out={tmp_path}"]) == 0
+        )
         assert "6 of 6 texts parsed, 0 with errors" in capsys.readouterr().out
         made, own_ = (
             json.loads(next(folder.glob("*.json")).read_text())
@@ -1074,32 +1084,35 @@ def test_one_text_is_parsed_and_contexts_are_checked(tmp_path, capsys):
     (tmp_path / "story.txt").write_text(
         "Ira entered the barn.\nThe rope is in the crate.\nThe crate is in the barn.\n"
     )
-    assert main(["contexts", f"{tmp_path}/story.txt", f"--tom.out={tmp_path}"]) == 0
+    assert main(["data", "contexts", f"{tmp_path}/story.txt", f"--tom.out={tmp_path}"]) == 0
     made = capsys.readouterr().out
     (tmp_path / "good.json").write_text(made)
     bad = json.loads(made)
     del bad["socialized_context"][0]["actions"]["Ira"]
     (tmp_path / "bad.json").write_text(json.dumps(bad))
     assert (
-        main(["contexts", f"{tmp_path}/good.json"]) == 0
-        and main(["contexts", f"{tmp_path}/bad.json"]) == 1
+        main(["data", "contexts", f"{tmp_path}/good.json"]) == 0
+        and main(["data", "contexts", f"{tmp_path}/bad.json"]) == 1
     )
     assert "I2" in capsys.readouterr().out
     bad["socialized_context"] = [
         step | {"timestep": str(i)} for i, step in enumerate(bad["socialized_context"], 1)
     ]
     (tmp_path / "bad.json").write_text(json.dumps(bad))
-    assert main(["contexts", f"{tmp_path}/bad.json"]) == 1
+    assert main(["data", "contexts", f"{tmp_path}/bad.json"]) == 1
     shown = capsys.readouterr().out
     assert "bad.json: 1 error, " in shown and "error I2, step 0, Ira" in shown  # by position
     (tmp_path / "odd.txt").write_text("Ira sang.")
-    assert main(["contexts", f"{tmp_path}/odd.txt", f"--tom.out={tmp_path}"]) == 2
+    assert main(["data", "contexts", f"{tmp_path}/odd.txt", f"--tom.out={tmp_path}"]) == 2
     assert "'Ira sang'" in capsys.readouterr().err
 
 
 def test_confaide_meetings_have_contexts_by_rule_with_one_warning(tmp_path, capsys):
     need_data("confaide")
-    assert main(["contexts", "confaide", "--parser.name=dialogue", f"--tom.out={tmp_path}"]) == 0
+    assert (
+        main(["data", "contexts", "confaide", "--parser.name=dialogue", f"--tom.out={tmp_path}"])
+        == 0
+    )
     assert "11 of 95 texts parsed, 0 with errors, 11 with warnings" in capsys.readouterr().out
     assert (
         run(
@@ -1127,5 +1140,5 @@ def test_help_is_fast_and_light():
         ).stdout.strip()
         == "[]"
     )
-    for name in ("run", "compare", "contexts", "generate"):
-        assert main([name, "--help"]) == 0
+    for name in ("eval tom", "eval", "data contexts", "data stories"):
+        assert main([*name.split(), "--help"]) == 0

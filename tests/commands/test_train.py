@@ -19,8 +19,8 @@ import yaml
 from halves import stop_in_the_first
 from server import run_under_kills, serving
 
+import humanlm.build
 import humanlm.eval
-import humanlm.humanual
 import humanlm.train
 import humanlm.training.stages
 from humanlm.alignment.evaluation import PEOPLE
@@ -983,7 +983,6 @@ def real(tmp_path_factory):
         ],
     )
     build = [
-        "build",
         "--build.path",
         str(folder / "irc.jsonl"),
         "--build.source",
@@ -992,7 +991,7 @@ def real(tmp_path_factory):
         str(folder / "built"),
     ]
     assert (
-        humanlm.humanual.main(
+        humanlm.build.main(
             [
                 *build,
                 "--build.min_comments",

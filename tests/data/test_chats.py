@@ -8,6 +8,7 @@ from importlib.util import find_spec
 
 import pytest
 
+from humanlm.build import _groups, main
 from humanlm.core.basics import ConfigError
 from humanlm.core.config import Settings
 from humanlm.core.persona import format_persona
@@ -17,7 +18,6 @@ from humanlm.data.build import chat_examples
 from humanlm.data.chitchat import chitchat_file, read_chats, without_names
 from humanlm.data.dataset import DataConfig
 from humanlm.data.splits import check_leakage
-from humanlm.humanual import _groups, main
 from humanlm.worlds.sources import load_data
 
 WORDS = "tea rain bike shed garden street lamp early late quiet loud never always maybe".split()
@@ -104,7 +104,7 @@ def test_the_command_builds_a_folder_whose_card_counts_what_was_dropped(file, tm
     flags = ["--build.source", "chitchat", "--build.path", str(file), "--build.min_comments=5"]
     runs = [tmp_path / "a", tmp_path / "b"]
     for out in runs:
-        assert main(["build", *flags, "--build.out", str(out), "--build.per_person", "9"]) == 0
+        assert main([*flags, "--build.out", str(out), "--build.per_person", "9"]) == 0
     card = capsys.readouterr().out
     for kind in ("one-sided chat", "short chat", "no context", "link", "said before", "frequent"):
         assert kind in card

@@ -6,19 +6,19 @@ from collections import defaultdict
 import chats
 import pytest
 
+from humanlm.build import main
 from humanlm.core.basics import DataError, write_jsonl
 from humanlm.core.records import load_examples
 from humanlm.data.files import Faults
 from humanlm.data.rows import map_row
 from humanlm.data.threads import import_threads
-from humanlm.humanual import main
 
 FLAGS = ["--persona.model", "none", "--build.out"]
 
 
 def build(path, out, *more):
     "Build a set by one command; give its examples"
-    assert main(["build", "--build.path", str(path), *FLAGS, str(out), *more]) == 0
+    assert main(["--build.path", str(path), *FLAGS, str(out), *more]) == 0
     return load_examples(out / "examples")
 
 
@@ -51,7 +51,7 @@ def test_eight_forms_of_a_chat_give_the_same_examples(eight, form, capsys):
     replies = {m.text for k, m in enumerate(said) if k % 9 and m.by == m.person}
     assert len(examples) == 200 and {e.reply for e in examples} == replies
     assert content(examples) == content(eight["a table"][1])
-    assert main(["build", "--build.path", str(path), *FLAGS, str(path) + "_out", "--dry-run"]) == 0
+    assert main(["--build.path", str(path), *FLAGS, str(path) + "_out", "--dry-run"]) == 0
     assert f"read as     {form}" in capsys.readouterr().out
     assert not any(name in repr(examples) for name in chats.PEOPLE)
 
@@ -419,7 +419,7 @@ def test_the_plan_says_why_most_rows_were_left_out(tmp_path, capsys):
     rows += [{"thread": "t", "user": "u1"}] * 5
     path = str(write_jsonl(tmp_path / "t.jsonl", rows))
     flags = ["--build.min_comments", "1", "--build.test_frac", "0", "--build.val_frac", "0"]
-    assert main(["build", "--build.path", path, *flags, "--dry-run"]) == 0
+    assert main(["--build.path", path, *flags, "--dry-run"]) == 0
     assert "unreadable line 5)" in capsys.readouterr().out
 
 
@@ -433,7 +433,7 @@ def test_contexts_that_are_all_the_name_of_a_channel_are_an_error(tmp_path, caps
     rows = [{"room": "tea", "who": f"u{i % 3}", "said": f"cup {i}"} for i in range(12)]
     path = str(write_jsonl(tmp_path / "t.jsonl", rows))
     columns = ["--build.columns", "{thread: room, user: who, text: said}"]
-    flags = ["build", "--build.path", path, "--build.min_comments", "1", *columns, "--dry-run"]
+    flags = ["--build.path", path, "--build.min_comments", "1", *columns, "--dry-run"]
     flags += ["--build.test_frac", "0", "--build.val_frac", "0"]
     assert main([*flags, "--build.source", "reddit"]) == 2
     assert "--build.links post" in capsys.readouterr().err
@@ -445,10 +445,7 @@ def test_contexts_that_are_all_the_name_of_a_channel_are_an_error(tmp_path, caps
 
 def test_a_log_without_rows_to_split_names_the_cause(tmp_path, capsys):
     rows = [{"thread": "t", "user": f"u{i}", "text": f"cup {i}"} for i in range(12)]
-    assert (
-        main(["build", "--build.path", str(write_jsonl(tmp_path / "t.jsonl", rows)), "--dry-run"])
-        == 2
-    )
+    assert main(["--build.path", str(write_jsonl(tmp_path / "t.jsonl", rows)), "--dry-run"]) == 2
     assert (
         "Most are activity" in (said := capsys.readouterr().err) and "--build.min_comments" in said
     )

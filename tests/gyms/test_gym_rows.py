@@ -6,7 +6,7 @@ import json
 import pytest
 
 from humanlm.core.basics import DataError, run_sync, write_jsonl
-from humanlm.gyms.__main__ import main as gyms
+from humanlm.core.commands import main as gyms
 from humanlm.gyms.protocol import find_gym, play_through
 from humanlm.gyms.rows import read_gym_rows, read_lessons
 from humanlm.train import main
@@ -251,7 +251,7 @@ def test_a_run_begins_with_dialogues_and_trains_on_rows(tree, tmp_path, capsys, 
     if kind == "released":
         write_json(path, DIALOGUES)
     else:
-        words = ["lessons", "--lessons.gyms", "function", "--lessons.quota", "3"]
+        words = ["data", "lessons", "--lessons.gyms", "function", "--lessons.quota", "3"]
         path = tmp_path / "lessons"
         assert gyms([*words, "--lessons.form", kind, "--lessons.out", str(path)]) == 0
     rows = ["--gyms.rows", str(tree / "data/test.parquet"), "--gyms.lessons", str(path)]

@@ -118,7 +118,7 @@ def test_a_session_learns_and_is_kept(tmp_path):
     sizes = "--model.name tiny --model.hidden 32 --model.layers 1 --model.heads 2"
     own = "--model.kv_heads 2 --live.learning_rate 1e-3 --live.max_tokens 10"
     said = "Hello\nShorter, please\n/signal\nTell me more\n/quit\nnever said\n"
-    args = ("-m", "humanlm.sdpo", "chat", *sizes.split(), *own.split())
+    args = ("-m", "humanlm", "talk", "live", *sizes.split(), *own.split())
     with warm.Process(*args, "--live.out", tmp_path / "chat", stdin=said) as process:
         assert process.wait() == 0, process.stderr
         shown = process.stdout

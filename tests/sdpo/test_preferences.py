@@ -14,6 +14,7 @@ from humanlm.clients.client import Client, ScriptedClient
 from humanlm.clients.limits import Limits
 from humanlm.clients.protocol import ChatReply, LLMError, Usage
 from humanlm.core.basics import atomic_write, read_jsonl, run_sync
+from humanlm.core.commands import main
 from humanlm.core.grammar import parse
 from humanlm.evaluation.answering import (
     ReplyConfig,
@@ -22,7 +23,6 @@ from humanlm.evaluation.answering import (
 from humanlm.evaluation.contests import Contest, Pair, win_rate
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
-from humanlm.sdpo.__main__ import main
 from humanlm.sdpo.preferences import (
     PairJudge,
     _wish,
@@ -235,7 +235,7 @@ def runs(tmp_path_factory):
 
 
 def compare_command(argv):
-    return main(["compare", *argv])
+    return main(["eval", "tastes", *argv])
 
 
 FEW = ["--compare.temperature", "1"]

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from humanlm.core.basics import DataError, read_jsonl, to_json, write_jsonl
+from humanlm.core.commands import main
 from humanlm.data.files import Faults, RowFault
-from humanlm.sdpo.__main__ import main
 from humanlm.sdpo.hindsight import ROLES, is_blank, problem, read_interactions
 from humanlm.sdpo.preparation import (
     HISTORY,
@@ -382,7 +382,8 @@ def test_the_command_says_what_it_did(tmp_path, capsys):
     assert (
         main(
             [
-                "prepare",
+                "data",
+                "followups",
                 "dialogues",
                 "--prepare.train",
                 str(tmp_path / "log.jsonl"),
@@ -406,7 +407,8 @@ def test_a_dry_run_writes_nothing_and_calls_nobody(tmp_path, capsys):
     assert (
         main(
             [
-                "prepare",
+                "data",
+                "followups",
                 "dialogues",
                 "--prepare.train",
                 str(tmp_path / "log.jsonl"),
@@ -418,7 +420,7 @@ def test_a_dry_run_writes_nothing_and_calls_nobody(tmp_path, capsys):
         == 0
     )
     assert "0, ~$0.00" in capsys.readouterr().out and not (tmp_path / "made").exists()
-    assert main(["prepare", "tldr", "--dry-run"]) == 0
+    assert main(["data", "followups", "tldr", "--dry-run"]) == 0
     assert "openai/summarize_from_feedback on the Hub" in capsys.readouterr().out
 
 
@@ -432,13 +434,15 @@ def test_a_dry_run_writes_nothing_and_calls_nobody(tmp_path, capsys):
 )
 def test_a_wrong_line_says_what_is_right(line, said, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main(["prepare", *line]) == 2
+    assert main(["data", "followups", *line]) == 2
     assert said in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("kind", ["tldr"])
 def test_a_set_that_cannot_be_had_is_one_sentence(kind, tmp_path, capsys):
-    assert main(["prepare", kind, "--prepare.out", str(tmp_path / "made")]) == 2  # conftest: no hub
+    assert (
+        main(["data", "followups", kind, "--prepare.out", str(tmp_path / "made")]) == 2
+    )  # conftest: no hub
     said = capsys.readouterr().err
     assert (
         said.startswith(f"error: Cannot read {KINDS[kind].hub} from the hub")

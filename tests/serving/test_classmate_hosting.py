@@ -93,15 +93,15 @@ def lives(pid):
 
 
 class Hosting(warm.Process):
-    "`humanlm classmate host`, as somebody would start it"
+    "`humanlm serve classmates`, as somebody would start it"
 
     def __init__(self, out, *words, port=0, **env):
         self.out = Path(out)
         super().__init__(
             "-m",
             "humanlm",
-            "classmate",
-            "host",
+            "serve",
+            "classmates",
             *words,
             "--host.out",
             out,
@@ -220,7 +220,7 @@ def test_the_file_of_those_who_answer_is_left_alone_and_what_was_left_behind_is_
 def test_somebodys_own_file_is_not_written_over(tmp_path, folders, capsys):
     (tmp_path / "notes.json").write_text('{"dear": "diary"}')
     assert (
-        main(["classmate", "host", str(folders[0]), "--host.out", str(tmp_path / "notes.json")])
+        main(["serve", "classmates", str(folders[0]), "--host.out", str(tmp_path / "notes.json")])
         == 2
     )
     assert (
@@ -322,10 +322,10 @@ def test_who_has_no_key_is_not_answered(tmp_path, monkeypatch):
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.7"])
 def test_other_machines_need_a_key(folders, capsys, monkeypatch, host):
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
-    assert main(["classmate", "host", str(folders[0]), "--host.host", host, "--dry-run"]) == 2
+    assert main(["serve", "classmates", str(folders[0]), "--host.host", host, "--dry-run"]) == 2
     assert "VLLM_API_KEY" in capsys.readouterr().err
     monkeypatch.setenv("VLLM_API_KEY", "k3y")
-    assert main(["classmate", "host", str(folders[0]), "--host.host", host, "--dry-run"]) == 0
+    assert main(["serve", "classmates", str(folders[0]), "--host.host", host, "--dry-run"]) == 0
 
 
 def test_more_than_can_wait_are_sent_away(tmp_path):
@@ -401,8 +401,8 @@ def test_a_model_that_cannot_be_loaded_leaves_no_file(tmp_path, folders, capsys)
     assert (
         main(
             [
-                "classmate",
-                "host",
+                "serve",
+                "classmates",
                 str(folders[0]),
                 str(broken),
                 "--host.out",
@@ -421,8 +421,8 @@ def test_a_port_in_use_is_said_before_anything_is_loaded(folders, tmp_path, caps
         assert (
             main(
                 [
-                    "classmate",
-                    "host",
+                    "serve",
+                    "classmates",
                     str(folders[0]),
                     "--host.out",
                     str(tmp_path / "m.json"),
@@ -448,13 +448,13 @@ def test_serve_refuses_a_model_that_is_no_simulated_user_which_is_hosted_as_it_i
     (own / "classmate.json").write_text('{"marks": "think"}')
     assert (
         main(["serve", "--model.name", str(own), "--dry-run"]) == 2
-        and "humanlm classmate host" in capsys.readouterr().err
+        and "humanlm serve classmates" in capsys.readouterr().err
     )
     with warm.Process(
         "-m",
         "humanlm",
-        "classmate",
-        "host",
+        "serve",
+        "classmates",
         own,
         "--host.out",
         "",

@@ -14,8 +14,8 @@ from server import serving
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.protocol import LLMError
 from humanlm.core.basics import DataError, read_jsonl, run_sync, write_jsonl
+from humanlm.core.commands import main
 from humanlm.core.grammar import parse
-from humanlm.gyms.__main__ import main
 from humanlm.gyms.evaluation import (
     ChatPlayer,
     gym_results,
@@ -76,7 +76,7 @@ def rows_in(folder, *rows, name="test.jsonl"):
 
 
 def evaluate(out, *words):
-    return main(["evaluate", *words, "--play.out", str(out)])
+    return main(["eval", "gyms", *words, "--play.out", str(out)])
 
 
 def results(out):
@@ -484,6 +484,7 @@ def test_a_gym_and_a_user_of_ones_own_are_named_by_module(tmp_path, monkeypatch)
     assert (
         main(
             [
+                "data",
                 "lessons",
                 "--lessons.gyms",
                 "mine:word",
@@ -613,6 +614,7 @@ def test_the_command_writes_a_set_and_replaces_nothing_else(tmp_path, capsys):
     assert (
         main(
             [
+                "data",
                 "lessons",
                 "--lessons.quota",
                 "3",
@@ -636,9 +638,10 @@ def test_the_command_writes_a_set_and_replaces_nothing_else(tmp_path, capsys):
     } and rows[0]["conversations"][-1]["from"] == "gpt"
     (out / "mine.txt").write_text("x")
     assert (
-        main(["lessons", "--lessons.out", str(out)]) == 2 and "mine.txt" in capsys.readouterr().err
+        main(["data", "lessons", "--lessons.out", str(out)]) == 2
+        and "mine.txt" in capsys.readouterr().err
     )
     assert (
-        main(["lessons", "--lessons.gyms", "turtel"]) == 2
+        main(["data", "lessons", "--lessons.gyms", "turtel"]) == 2
         and "Did you mean 'turtle'" in capsys.readouterr().err
     )

@@ -1,4 +1,4 @@
-"""`tom quality`: two folders become the published table; nothing is paid for twice."""
+"""`eval contexts`: two folders become the published table; nothing is paid for twice."""
 
 import csv
 import json
@@ -9,9 +9,9 @@ from fantom_rows import fantom_set
 
 from humanlm.clients.names import scripts
 from humanlm.clients.protocol import LLMError
+from humanlm.core.commands import main
 from humanlm.social.contexts import read_context
 from humanlm.social.quality import omniscient
-from humanlm.tom.command import main
 from humanlm.tom.contexts import load_items, write_stories
 from humanlm.tom.sets import benchmarks
 
@@ -33,7 +33,8 @@ def folders(tmp_path, capsys):
         assert (
             main(
                 [
-                    "generate",
+                    "data",
+                    "stories",
                     "tomi",
                     "--stories.n=5",
                     "--stories.seed=4",
@@ -52,7 +53,8 @@ def folders(tmp_path, capsys):
 
 def words(folders, *more):
     return [
-        "quality",
+        "eval",
+        "contexts",
         f"--quality.gt={folders[0]}",
         f"--quality.gen={folders[1]}",
         f"--quality.out={folders[2]}",
@@ -96,7 +98,7 @@ def test_a_rule_rates_without_a_key_in_the_published_columns(folders, capsys):
 def test_contexts_have_the_names_of_published_results(family, file, texts, tmp_path, capsys):
     write_stories(family, 4, 4, tmp_path / file)
     line = [family, f"--tom.file={tmp_path / file}", f"--tom.out={tmp_path}", "--tom.name=made"]
-    assert main(["contexts", *line]) == 0
+    assert main(["data", "contexts", *line]) == 0
     items = {item.id: item for item in load_items(benchmarks[family], str(tmp_path / file))}
     made = tmp_path / "made/files"
     assert len(list(made.iterdir())) == texts
@@ -179,6 +181,7 @@ def test_conversations_outside_the_grammar_are_compared_with_the_words_of_their_
     assert (
         main(
             [
+                "data",
                 "contexts",
                 "fantom",
                 f"--tom.file={tmp_path}/fantom.json",

@@ -9,8 +9,8 @@ from fantom_rows import fantom_set
 from sklearn.metrics import f1_score
 
 from humanlm.clients.names import scripts
-from humanlm.parsers import main as parsers
-from humanlm.tom.command import main as tom
+from humanlm.core.commands import main as parsers
+from humanlm.core.commands import main as tom
 from humanlm.tom.questions import BenchmarkItem
 from humanlm.tom.sets import benchmarks
 
@@ -54,7 +54,8 @@ def test_bigtoms_file_is_read_without_a_head(tmp_path, capsys, monkeypatch):
     assert (
         tom(
             [
-                "run",
+                "eval",
+                "tom",
                 "bigtom",
                 f"--tom.file={path}",
                 f"--tom.out={tmp_path}/runs",
@@ -229,6 +230,7 @@ def contexts_of(name, path, folder, monkeypatch):
     assert (
         tom(
             [
+                "data",
                 "contexts",
                 name,
                 f"--tom.file={path}",
@@ -248,7 +250,10 @@ def test_contexts_of_sets_for_evaluation_are_never_made_into_training_sets(
     made, stored = contexts_of("opentom", opentom_file(tmp_path), tmp_path, monkeypatch)
     for source in (made, stored):
         capsys.readouterr()
-        assert parsers(["data", f"--parser.source={source}", f"--parser.out={tmp_path}/set"]) == 2
+        assert (
+            parsers(["data", "parser", f"--parser.source={source}", f"--parser.out={tmp_path}/set"])
+            == 2
+        )
         said = capsys.readouterr().err
         assert (
             "is of OpenToM, whose authors ask never to train on it." in said
@@ -266,13 +271,10 @@ def test_contexts_of_sets_for_evaluation_are_never_made_into_training_sets(
     ],
 )
 def test_rows_of_sets_for_evaluation_end_a_build(name, row, tmp_path, capsys):
-    from humanlm.humanual import main as humanual
+    from humanlm.build import main as humanual
 
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
-    assert (
-        humanual(["build", f"--build.path={tmp_path}/rows.jsonl", f"--build.out={tmp_path}/out"])
-        == 2
-    )
+    assert humanual([f"--build.path={tmp_path}/rows.jsonl", f"--build.out={tmp_path}/out"]) == 2
     assert (
         f"rows.jsonl, row 1 is of {name}, whose authors ask to evaluate with it and "
         "never to train on it" in capsys.readouterr().err

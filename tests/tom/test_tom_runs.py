@@ -7,7 +7,7 @@ import pytest
 from fantom_rows import fantom_set, right_answer
 
 from humanlm.clients.names import scripts
-from humanlm.tom.command import main
+from humanlm.core.commands import main
 from humanlm.tom.contexts import load_items, write_stories
 from humanlm.tom.respondent import read_outcomes
 from humanlm.tom.sets import benchmarks, find_benchmark
@@ -31,7 +31,7 @@ def meetings(tmp_path):
 
 
 def run(name, file, out, *more):
-    return main(["run", name, f"--tom.file={file}", f"--tom.out={out}", *more])
+    return main(["eval", "tom", name, f"--tom.file={file}", f"--tom.out={out}", *more])
 
 
 def first(request):

@@ -167,15 +167,15 @@ def test_the_model_was_split(both):
 
 
 def test_a_checkpoint_in_slices_is_merged_and_published_as_whole_weights(both, tmp_path):
+    from humanlm.core.commands import main as hub
     from humanlm.evaluation.answering import checkpoints_of
-    from humanlm.hub import main as hub
     from humanlm.models.checkpoints import load_model
     from humanlm.sdpo.win_rates import _same_weights
 
     run, stage = both[1], "prefix-chaining"
     saved, steps = run / "models" / stage, checkpoints_of(run, stage)
     assert [*steps] == [2, 3] and hub(
-        ["merge", str(steps[3]), "--hub.out", f"{tmp_path / 'm'}"]
+        ["push", str(steps[3]), "--hub.out", f"{tmp_path / 'm'}"]
     ) == 0
     assert {p.name: p.read_bytes() for p in (tmp_path / "m").iterdir()} == {
         p.name: p.read_bytes() for p in saved.iterdir()

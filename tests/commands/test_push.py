@@ -132,7 +132,7 @@ def command(run, *args, endpoint="http://127.0.0.1:9", **env):
     "Run `python -m humanlm.hub` as somebody would"
     somebody = {"HF_ENDPOINT": endpoint, "HF_HUB_OFFLINE": "0", "HF_TOKEN": "hf_secret"}
     env = os.environ | somebody | {"PYTHONPATH": str(ROOT)} | env
-    return warm.run("-m", "humanlm.hub", *args, env=env, cwd=run.parent.parent)
+    return warm.run("-m", "humanlm", *args, env=env, cwd=run.parent.parent)
 
 
 # ---- the card
@@ -224,13 +224,13 @@ def test_what_is_published_can_be_used_without_its_run(run, tmp_path):
 
 
 def test_merging_makes_a_plain_folder(run, tmp_path):
-    done = command(run, "merge", run / "models" / "humanlm", "--hub.out", tmp_path / "plain")
+    done = command(run, "push", run / "models" / "humanlm", "--hub.out", tmp_path / "plain")
     assert (
         done.returncode == 0
         and (tmp_path / "plain/humanlm.json").read_text()
         == (run / "models/humanlm/humanlm.json").read_text()
     ), done.stderr
-    again = command(run, "merge", tmp_path / "plain", "--hub.out", tmp_path / "other")
+    again = command(run, "push", tmp_path / "plain", "--hub.out", tmp_path / "other")
     assert (
         again.returncode == 2
         and "plain model already" in again.stderr
@@ -268,14 +268,12 @@ def test_a_hub_that_refuses_or_is_not_there_is_said(run, refuse):
     [
         (["push", "mini"], "Where to? Give --hub.repo"),
         (["push", "--hub.repo", "me/tram"], "Which model?"),
-        (["pull", "mini"], "Unknown command"),
         (["push", "mini", "--hub.repo", "tram"], "must be ORG/NAME"),
-        (["merge", "mini"], "Where to? Give --hub.out"),
         (["push", "nowhere", "--hub.repo", "me/tram"], "holds no model"),
     ],
 )
 def test_the_command_says_what_is_missing(run, args, said, monkeypatch, capsys):
-    from humanlm.hub import main
+    from humanlm.core.commands import main
 
     monkeypatch.chdir(run.parent.parent)
     assert main(args) == 2 and said in capsys.readouterr().err
@@ -328,14 +326,6 @@ def test_an_adapter_names_a_base_on_the_hub_or_one_that_is_there(run, tmp_path, 
     else:
         with pytest.raises(ModelError, match="its base .* is not there"):
             adapter_base(place)
-
-
-def test_merging_offers_the_options_of_merging(capsys):
-    from humanlm.hub import main
-
-    assert main(["merge", "--help"]) == 0
-    shown = capsys.readouterr().out
-    assert "--hub.out" in shown and "--hub.repo" not in shown
 
 
 # ---- checkpoints
@@ -391,7 +381,7 @@ def test_checkpoints_are_published_beside_the_model_as_whole_weights(long_run, t
         assert not all(found[a][name].equal(found[b][name]) for name in found[a])
     assert not (tmp_path / "repo/step-110").exists() and (tmp_path / "repo/README.md").is_file()
     assert "checkpoint-110 is left out" in done.stderr
-    merged = ("merge", "runs/mini/checkpoints/humanlm/checkpoint-10", "--hub.out", tmp_path / "ten")
+    merged = ("push", "runs/mini/checkpoints/humanlm/checkpoint-10", "--hub.out", tmp_path / "ten")
     assert (done := command(long_run, *merged)).returncode == 0, done.stderr
     weights = [tmp_path / name / "model.safetensors" for name in ("ten", "repo/step-10")]
     assert weights[0].read_bytes() == weights[1].read_bytes()

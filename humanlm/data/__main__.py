@@ -1,4 +1,4 @@
-from .command import main
+from ..build import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

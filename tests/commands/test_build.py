@@ -18,6 +18,7 @@ import raw_rows
 import warm
 from server import run_under_kills, serving
 
+from humanlm.build import _forecast, main
 from humanlm.clients.cache import DiskCache, cache_size
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.protocol import ChatReply, LLMError
@@ -33,7 +34,6 @@ from humanlm.data.personas import DEMOGRAPHICS, PersonaConfig, Said, _persona_re
 from humanlm.data.selection import MEANING
 from humanlm.data.splits import check_leakage, quoted_share
 from humanlm.hierarchy.prompts import UNKNOWN
-from humanlm.humanual import _forecast, main
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
@@ -352,7 +352,7 @@ def test_a_killed_process_leaves_nothing_and_starts_again(tmp_path):
         "0.1",
         "--persona.pseudonyms=false",
     ]
-    with warm.Process("-m", "humanlm.humanual", "build", *flags, cwd=ROOT) as process:
+    with warm.Process("-m", "humanlm", "data", *flags, cwd=ROOT) as process:
         limit = time.monotonic() + 300
         while (
             not list((tmp_path / "killed").glob(".build/made/rl/train-*.parquet"))
@@ -363,7 +363,7 @@ def test_a_killed_process_leaves_nothing_and_starts_again(tmp_path):
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert [p.name for p in (tmp_path / "killed").iterdir()] == [".build"]
-    assert warm.run("-m", "humanlm.humanual", "build", *flags, cwd=ROOT).returncode == 0
+    assert warm.run("-m", "humanlm", "data", *flags, cwd=ROOT).returncode == 0
     assert content(tmp_path / "killed") == whole
 
 
@@ -640,7 +640,7 @@ def test_an_upload_that_fails_keeps_the_files(tmp_path, capsys):
         "--build.hub",
         "me/mine",
     ]
-    assert main(["build", *flags]) == 2
+    assert main([*flags]) == 2
     assert (
         "Cannot upload to me/mine" in capsys.readouterr().err
         and (tmp_path / "out" / "build.json").exists()
@@ -1051,7 +1051,7 @@ def test_a_killed_build_keeps_to_its_budget(tmp_path):
         }
         last, kills = run_under_kills(
             lambda: stack.enter_context(
-                warm.Process("-m", "humanlm.humanual", "build", *flags, cwd=ROOT, env=env)
+                warm.Process("-m", "humanlm", "data", *flags, cwd=ROOT, env=env)
             ),
             server,
             5,
@@ -1095,8 +1095,8 @@ def test_a_build_stops_when_nobody_can_be_asked(tmp_path):
 def test_a_plan_writes_nothing_and_loads_nothing_heavy(tmp_path):
     write_jsonl(tmp_path / "rows.jsonl", forum())
     code = (
-        "import sys, socket; socket.socket.connect = None; from humanlm.humanual import main; "
-        f"code = main(['build', '--build.path', {str(tmp_path / 'rows.jsonl')!r}, "
+        "import sys, socket; socket.socket.connect = None; from humanlm.build import main; "
+        f"code = main(['--build.path', {str(tmp_path / 'rows.jsonl')!r}, "
         f"'--build.source', 'reddit', '--build.out', {str(tmp_path / 'out')!r}, "
         "'--dry-run', "
         "'--persona.model', 'openai/gpt-5-mini', '--build.sets', '[thinking_sft]', "
@@ -1120,21 +1120,19 @@ def test_the_command(tmp_path):
     write_jsonl(tmp_path / "rows.jsonl", forum(150))
 
     def run(*flags):
-        return warm.run("-m", "humanlm.humanual", *flags, cwd=ROOT)
+        return warm.run("-m", "humanlm.data", *flags, cwd=ROOT)
 
     done = run(
-        "build",
+        "reddit",
         "--build.path",
         str(tmp_path / "rows.jsonl"),
-        "--build.source",
-        "reddit",
         "--build.out",
         str(tmp_path / "out"),
     )
     assert done.returncode == 0 and "what must not happen" in done.stdout and "&" not in done.stdout
-    assert "usage: python -m humanlm.humanual COMMAND" in run().stdout
-    assert "Did you mean --build.source" in run("build", "--build.sorce", "reddit").stderr
-    assert "--persona.history" in run("build", "--help").stdout
+    assert "Did you mean 'reddit'" in run("redit").stderr
+    assert "Did you mean --build.source" in run("--build.sorce", "reddit").stderr
+    assert "--persona.history" in run("--help").stdout
 
 
 # ---- small parts
@@ -1158,7 +1156,7 @@ def test_comments_under_videos_are_built_as_the_page_says(tmp_path):
 
     page = json.loads((ROOT / "nbs/howto/02_own_data.ipynb").read_text())
     text = "\n".join("".join(c["source"]) for c in page["cells"]).replace("\\\n", " ")
-    words = shlex.split(next(x for x in text.splitlines() if "--build.source youtube" in x))
+    words = shlex.split(next(x for x in text.splitlines() if "humanlm data youtube" in x))
     places = {
         "comments.jsonl": str(DATA / "youtube_comments" / "comments.jsonl"),
         "data/videos": str(tmp_path / "out"),
