@@ -52,7 +52,7 @@ prices: dict[str, tuple[float, float]] = {
 }
 
 # providers that answer inside this process
-FREE = ("scripted/", "hf/", "vllm-offline/", "simulator/")
+FREE = ("scripted/", "hf/", "simulator/")
 
 # %% ../../nbs/clients/03_ledger.ipynb #_listed_prices
 def read_list(

@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
-from importlib.util import find_spec
 from typing import Any
 
 from .client import ChatClient, ScriptedClient
@@ -48,14 +47,12 @@ def vllm_client(
     base_url: str | None = None,  # address ending in /v1; None = named, or the usual one
     **options,  # as for `Client`
 ) -> ChatClient:
-    "Reach a model on an OpenAI-compatible server of your own, or else load it with vLLM"
-    if address := _vllm_address(model, base_url):
-        return OpenAIClient(model, address, "vllm", **options)
-    return client(f"vllm-offline/{model}", **options)
+    "Reach a model on an OpenAI-compatible server of your own"
+    return OpenAIClient(model, _vllm_address(model, base_url), "vllm", **options)
 
 
 def _vllm_address(model, base_url):
-    "Find the server of a model; empty: vLLM is to load it here; `LLMError` if it cannot"
+    "Find the server of a model; `LLMError` if there is none"
     path, line = setting("HUMANLM_SERVERS"), "'my-model: http://127.0.0.1:8000/v1'"
     listed = {} if base_url else read_list(path, "missing address", str, line)
     address = base_url or listed.get(model)
@@ -63,12 +60,10 @@ def _vllm_address(model, base_url):
     if not address and is_up(f"{USUAL}/models"):
         address = USUAL
         warnings.warn(f"vllm/{model} is asked at {USUAL}, where a server answers.")
-    elif not address and find_spec("vllm"):
-        warnings.warn(f"No server answers at {USUAL}: vLLM loads {model} in this process.")
     elif not address:
         raise LLMError(
             "missing address",
-            f"No server for vllm/{model}: none answers at {USUAL}, and vLLM is not installed here. "
+            f"No server for vllm/{model}: none answers at {USUAL}. "
             f"Start one by `vllm serve {model}`, or name its address in VLLM_BASE_URL."
             f"{near_miss(model, listed) if listed else ''}",
         )

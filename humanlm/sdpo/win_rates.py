@@ -332,7 +332,7 @@ def _plan(work: _ComparisonPlan) -> str:
     return "\n".join([*lines, f"judge       {judge.model}: {price}", f"results     {work.folder}"])
 
 # %% ../../nbs/sdpo/55_win_rates.ipynb #run_comparison
-IN_MEMORY = "hf/", "vllm-offline/"  # judges that need the memory in which models answer
+IN_MEMORY = "hf/"  # judges that need the memory in which models answer
 
 
 def _run_comparison(work: _ComparisonPlan) -> list[Contest]:

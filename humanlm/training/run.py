@@ -453,5 +453,5 @@ def _guests(s):
         (name, getattr(group, "max_tokens", 0))
         for group in groups
         for name in (getattr(group, "model", ""), *getattr(group, "models", ()))
-        if name.startswith(("hf/", "vllm-offline/"))
+        if name.startswith("hf/")
     ]

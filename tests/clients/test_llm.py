@@ -1060,10 +1060,6 @@ def test_vllm_finds_its_server_or_runs_in_this_process_and_says_which(server, mo
     monkeypatch.setattr(names, "USUAL", "http://127.0.0.1:9/v1")
     with pytest.raises(LLMError, match="vllm serve org/tiny"):
         client("vllm/org/tiny")
-    monkeypatch.setattr(names, "find_spec", lambda name: name == "vllm")
-    monkeypatch.setitem(names.clients, "vllm-offline", lambda model, **more: f"loaded {model}")
-    with pytest.warns(UserWarning, match="vLLM loads org/tiny in this process"):
-        assert client("vllm/org/tiny") == "loaded org/tiny"
 
 
 def test_a_key_goes_to_its_provider_or_where_the_users_variable_says(folder, monkeypatch):

@@ -8,7 +8,6 @@ import shutil
 import sys
 import threading
 from dataclasses import replace
-from importlib.util import find_spec
 
 import pytest
 
@@ -17,7 +16,6 @@ import numpy as np
 from clock import until
 
 from humanlm.clients.client import chat_all
-from humanlm.clients.names import client
 from humanlm.clients.protocol import ChatReply, chat
 from humanlm.clients.reader import break_markers
 from humanlm.core.thoughts import without_thoughts
@@ -319,17 +317,6 @@ def test_the_small_model_agrees_with_a_plain_computation():
     mean = (states * mask).sum(1) / mask.sum(1)
     expected = mean / mean.norm(dim=1, keepdim=True)
     np.testing.assert_allclose(Embedder("minilm")(texts), expected.numpy(), atol=1e-5)
-
-
-@pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM, in an environment of its own")
-def test_an_engine_of_vllm_answers(folder):
-    model = client(
-        f"vllm-offline/{folder}",
-        engine={"max_model_len": 512, "enforce_eager": True, "dtype": "float32"},
-    )
-    replies = ask(model, *numbered(8), chat("hi", n=2, seed=3, max_tokens=8), chat("x " * 2000))
-    assert [isinstance(r, ChatReply) for r in replies] == [True] * 9 + [False], str(replies)
-    assert len(set(replies[8].texts)) == 2 and replies[9].kind == "bad request"
 
 
 def test_a_local_model_goes_on_with_what_was_begun(model):
