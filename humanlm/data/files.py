@@ -16,7 +16,6 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime
-from decimal import Decimal
 from functools import lru_cache
 from itertools import groupby, zip_longest
 from operator import itemgetter
@@ -391,39 +390,28 @@ _YEAR = re.compile(r"(?<!\d)(?:19|20|21)\d\d(?!\d)")
 YEAR_LAST = re.compile(r"(\d\d?)([/.-])(\d\d?)\2(\d{4}|(?<!-)\d\d)(?!\d)")
 
 
-def _moment(
+def utc_seconds(
     value: Any,  # number, date or text, as found in a row
-) -> datetime | float | None:  # a number is one since 1970; None: nothing there that could be read
+) -> float | None:  # None: nothing there that could be read
     "Read a time in any of the published spellings"
     if isinstance(value, str):
         value = _text_time(value.strip())
     if isinstance(value, date):
         day = value if isinstance(value, datetime) else datetime(*value.timetuple()[:3])
-        return day if day.tzinfo else day.replace(tzinfo=UTC)
-    if isinstance(value, Decimal):
-        value = float(value)
+        return (day if day.tzinfo else day.replace(tzinfo=UTC)).timestamp()
     if type(value) not in (int, float) or not value or abs(value) >= 1e300 or value != value:
         return None
     digits = str(int(value)) if value == int(value) else ""
     if _COMPACT.fullmatch(digits):
         try:
             clock = f"{digits[8:14]:0<6}.{digits[14:]:0<3}+00:00"
-            return datetime.fromisoformat(f"{digits[:8]}T{clock}")
+            return datetime.fromisoformat(f"{digits[:8]}T{clock}").timestamp()
         except ValueError:  # ten digits are seconds as well
             return float(value) if len(digits) == 10 else None
-    return float(value)
-
-
-def utc_seconds(
-    value: Any,  # number, date or text, as found in a row
-) -> float | None:  # None: nothing there that could be read
-    "Read a time in any of the published spellings"
-    moment = _moment(value)
-    if isinstance(moment, datetime):
-        return moment.timestamp()
-    while moment and abs(moment) > 1e10:
-        moment /= 1000
-    return moment
+    seconds = float(value)
+    while abs(seconds) > 1e10:
+        seconds /= 1000
+    return seconds
 
 
 @lru_cache(maxsize=256)
@@ -451,24 +439,18 @@ def _words_time(text):
 TIME_NOTES = {
     "time missing": "nobody knows when it was written",
     "time unreadable": "the time is there but says nothing",
-    "time in milliseconds": "the time is given in milliseconds, or finer: read as such",
-    "time doubtful": "the time lies before its source began, or in the far future",
+    "time doubtful": "the time lies before 1985, or in the far future",
 }
 _END = 4102444800.0  # the year 2100
 
 # %% ../../nbs/data/04_files.ipynb #time_note
 def time_note(
     value: Any,  # as found in a row
-    began: float = 0.0,  # when the first message of its source was written, in seconds
+    earliest: float = 0.0,  # UTC seconds
 ) -> str:  # a key of `TIME_NOTES`, or "" for nothing
     "Say what is odd about a time"
-    if type(value) in (int, float) and max(began, 22e6) <= value < _END:
-        return ""
-    time, moment = utc_seconds(value), _moment(value)
+    time = utc_seconds(value)
     if time is None:
-        return (
-            "time missing" if value in (None, "", 0, "0") or value != value else "time unreadable"
-        )
-    if not began <= time < _END:
-        return "time doubtful"
-    return "time in milliseconds" if isinstance(moment, float) and abs(moment) > 1e10 else ""
+        missing = value in (None, "", 0, "0") or value != value
+        return "time missing" if missing else "time unreadable"
+    return "" if earliest <= time < _END else "time doubtful"

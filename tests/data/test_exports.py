@@ -490,4 +490,4 @@ def test_roles_are_read_in_every_spelling(tmp_path, user, assistant):
         "system",
         "user",
         "assistant",
-    ] and "several people in a chat" not in row.notes
+    ]
