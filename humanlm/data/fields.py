@@ -75,7 +75,6 @@ NOTES = (
         "identity unknown": "which earlier messages are the user's own is not known: none is HUMAN",
         "matched by hash": "the user id is a hash, and it is the hash of an author's name or id",
         "matched by display name": "author and user share a display name, and no id differs",
-        "read by looking": "the form, or a column, was recognised and not named",
     }
 )
 

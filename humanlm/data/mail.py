@@ -138,24 +138,20 @@ def _page_text(page):
     return "\n".join("> " * n + " ".join(unescape("".join(line)).split()) for n, line in lines)
 
 # %% ../../nbs/data/09_mail.ipynb #plain-body
-def _body(part):
-    "Give the text of a mail, or of a part of it, without what is attached"
-    kind = part.get_content_type()
-    if kind in ("text/plain", "text/html"):
-        text = _part_text(part).replace("\r\n", "\n").replace("\r", "\n")
-        return _page_text(text) if kind == "text/html" else text
-    if not part.is_multipart() or kind.startswith("message/"):
-        return ""
-    parts = [
-        inner
-        for inner in part.get_payload()
-        if inner.get_content_disposition() != "attachment" and not inner.get_filename()
-    ]
-    if kind == "multipart/alternative":
-        parts.sort(key=lambda inner: inner.get_content_type() != "text/plain")
-    texts = [text for inner in parts if (text := _body(inner)).strip()]
-    alike = kind in ("multipart/alternative", "multipart/related")
-    return "\n".join(texts[:1] if alike else texts)
+def _body(message):
+    "Give the text of a mail, without what is attached: the plain one, else that of its page"
+    plain = "\n".join(_texts(message, "text/plain"))
+    return plain if plain.strip() else "\n".join(map(_page_text, _texts(message, "text/html")))
+
+
+def _texts(part, kind):
+    if part.is_multipart() and part.get_content_maintype() == "multipart":
+        for inner in part.get_payload():
+            yield from _texts(inner, kind)
+    elif part.get_content_type() == kind and not (
+        part.get_content_disposition() == "attachment" or part.get_filename()
+    ):
+        yield _part_text(part).replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _part_text(part):
@@ -166,10 +162,9 @@ def _part_text(part):
 
 
 def _decode(data, charset):
-    for name in ("cp1252" if charset == "iso-8859-1" else charset, "utf-8", "cp1252"):
-        with suppress(LookupError, ValueError):
-            return data.decode(name)
-    return data.decode("latin-1")
+    with suppress(LookupError, ValueError):
+        return data.decode("cp1252" if charset == "iso-8859-1" else charset)
+    return data.decode("cp1252", "replace")
 
 
 def _header(message, name):

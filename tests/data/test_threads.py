@@ -400,7 +400,7 @@ def threads_config(path):
 def test_the_real_log_is_accounted_for_line_by_line():
     config = threads_config(DATA / "irc_threads" / "irc_dev.jsonl")
     examples, report = load_threads(config)
-    assert (report.lines, report.linked, report.threads) == (15120, 2561, 13)
+    assert (report.lines, report.linked, report.counts["threads"]) == (15120, 2561, 13)
     assert report.fates == {
         "reply": 1194,
         "continued": 765,
@@ -409,7 +409,8 @@ def test_the_real_log_is_accounted_for_line_by_line():
         "automatic": 67,
         "lost": 11,
     }
-    assert report.found["links to missing lines"] == 11 and report.found["automatic accounts"] == 6
+    assert report.counts["links to missing lines"] == 11
+    assert report.counts["automatic accounts"] == 6
     rows = prepare_examples(examples, config)
     assert check_leakage(rows) == [] and {"train", "val", "test"} == {e.split for e in rows}
     assert max(len(e.persona.text.split()) for e in rows) <= 24
