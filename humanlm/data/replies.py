@@ -59,16 +59,14 @@ LINK = re.compile(r"https?://|www\.", re.I)
 
 def automatic_accounts(
     threads: Iterable[Thread],  # all of one source
-    lines: int = 10,  # fewest lines of an account to be suspected
-    share: float = 0.4,  # smallest share of lines with a link
 ) -> set[str]:
-    "Find accounts that mostly post links (a rule of thumb)"
+    "Find accounts with ten lines or more of which 40 % hold a link (a rule of thumb)"
     written, links = Counter(), Counter()
     for t in threads:
         for m in t.messages:
             written[m.name] += 1
             links[m.name] += bool(LINK.search(m.content))
-    return {who for who, n in written.items() if who and n >= lines and links[who] >= share * n}
+    return {who for who, n in written.items() if who and n >= 10 and links[who] >= 0.4 * n}
 
 
 def people_of(threads: Iterable[Thread]) -> set[str]:

@@ -43,22 +43,21 @@ FIELDS = {
 # Field → column of a file; None: not there
 _ColumnMap = namedtuple("_ColumnMap", FIELDS, defaults=[None] * len(FIELDS))
 
-# Field → other names that people give its column, in small letters and digits alone; those behind
-# a bar count where none before it is there
+# Field → other names that people give its column, in small letters and digits alone, best first
 _LOOKS = {
-    "text": "message content body msg messagetext messagecontent messagebody utterance | comment "
+    "text": "message content body msg messagetext messagecontent messagebody utterance comment "
     "reply",
-    "user": "sender author username from nick nickname speaker authorname sendername | userid "
-    "senderid authorid displayname handle name | customer customerid client clientid member "
+    "user": "sender author username from nick nickname speaker authorname sendername userid "
+    "senderid authorid displayname handle name customer customerid client clientid member "
     "memberid participant participantid person personid hashedip",
-    "thread": "channel room conversation chat group | channelid roomid conversationid threadid "
-    "chatid groupid channelname dialogueid dialogid ticketid sessionid | linkid postid videoid "
-    "articleid topicid issueid | video article topic issue ticket session dialogue dialog log",
-    "id": "messageid msgid commentid tweetid | index nr number",
+    "thread": "channel room conversation chat group channelid roomid conversationid threadid "
+    "chatid groupid channelname dialogueid dialogid ticketid sessionid linkid postid videoid "
+    "articleid topicid issueid video article topic issue ticket session dialogue dialog log",
+    "id": "messageid msgid commentid tweetid index nr number",
     "parents": "parent parentid replyto replytoid repliesto inreplyto inreplytoid replytomessageid "
     "parentmessageid parentcommentid inresponseto inresponsetotweetid inreplytotweetid "
     "inreplytostatusid",
-    "time": "timestamp date datetime createdat createdutc created sentat ts | publishedat "
+    "time": "timestamp date datetime createdat createdutc created sentat ts publishedat "
     "published publishdate postedat posted sentdate datesent messagetime messagedate sendtime "
     "createtime createdtime creationdate createddate when",
     "role": "senderrole speakerrole authorrole messagerole sendertype speakertype authortype",
@@ -71,40 +70,29 @@ def _column_map(
     where: str = "data.columns",  # for the message
 ) -> _ColumnMap:
     "Say which column holds what: as named, else by our own names, else by the one that looks so"
-    columns = dict(columns or {})
-    for name, column in columns.items():
+    named, columns = columns or {}, dict(columns or {})
+    for name, column in named.items():
         if name not in FIELDS:
             raise DataError(f"{where}: no field {shorten(name)!r}.{near_miss(name, FIELDS)}")
         if column and column not in names:
             raise DataError(
                 f"{where}.{name}: no column {shorten(column)!r}.{near_miss(column, names)}"
             )
-    free = [c for c in names if c not in columns.values()]
-    looks = {name: _looking(name, free) for name in FIELDS if name not in columns}
-    cols = _ColumnMap(**columns | {name: some[0] for name, some in looks.items() if some})
-    problems = [f"{' and '.join(some)} look like {n}" for n, some in looks.items() if some[1:]]
-    needed = {"text": cols.text, "user": cols.user or cols.role} | (
-        {"id": cols.id or columns.get("parents")} if cols.parents else {}
-    )
-    problems += [f"no column looks like {name}" for name, column in needed.items() if not column]
-    if problems:
-        shown = {n: c or "…" for n, c in cols._asdict().items() if c or not needed.get(n, True)}
-        line = ", ".join(f"{name}: {column}" for name, column in shown.items())
+    free = [c for c in reversed(names) if c not in columns.values()]
+    plain = {re.sub(r"[\W_]+", "", str(c)).casefold(): c for c in free} | {c: c for c in free}
+    for name in FIELDS:
+        looks = (name, *_LOOKS.get(name, "").split())
+        columns.setdefault(name, next((plain[look] for look in looks if look in plain), None))
+    cols = _ColumnMap(**columns)
+    numbered = cols.id or not cols.parents or "parents" in named
+    needed = {"text": cols.text, "user": cols.user or cols.role, "id": numbered}
+    if missing := [name for name, column in needed.items() if not column]:
+        line = ", ".join(f"{name}: …" for name in missing)
         raise DataError(
-            f"{where}: {'; '.join(problems)}. The columns are {shorten(', '.join(names))}. "
-            f"Name them: --{where.split()[-1]} '{{{line}}}'"
+            f"{where}: no column looks like {' or '.join(missing)}; there are "
+            f"{shorten(', '.join(names))}. Name them: --{where.split()[-1]} '{{{line}}}'"
         )
     return cols
-
-
-def _looking(name, names):
-    "List the columns that may hold a field: the one of our name, or all that look like it alike"
-    plain = {c: re.sub(r"[\W_]+", "", str(c)).casefold() for c in names}
-    for looks in (name, *_LOOKS.get(name, "").split("|")):
-        order = looks.split()
-        if some := [c for c in names if plain[c] in order]:
-            return sorted(some, key=lambda c: order.index(plain[c]))
-    return []
 
 # %% ../../nbs/data/14_threads.ipynb #LINES
 LINES = {
@@ -143,11 +131,12 @@ def _read_line(
 
     def value(field, *kinds):
         column = getattr(cols, field)
-        cell = row.get(column) if column else None
-        cell = None if cell == "" else cell
-        if type(cell) not in (*kinds, *[type(None)] * (column in row or not column)):
-            problem = f"holds {shorten(repr(cell))}" if column in row else "is missing"
-            raise RowFault("unreadable line", f"field {field!r}: column {column!r} {problem}")
+        if column and column not in row:
+            raise RowFault("unreadable line", f"field {field!r}: column {column!r} is missing")
+        cell = row[column] if column else None
+        if cell is not None and type(cell) not in kinds:
+            problem = f"column {column!r} holds {shorten(repr(cell))}"
+            raise RowFault("unreadable line", f"field {field!r}: {problem}")
         return cell
 
     name, person = str(row.get(cols.role) or "") if cols.role else "", thread
