@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from ..core.basics import DataError, near_miss, shorten
 from ..core.persona import GONE
 from .files import FILE_FAULTS, FILE_NOTES, TIME_NOTES, RowFault
-from .mail import MAIL_FAULTS, MAIL_NOTES
+from .mail import MAIL_FAULTS
 
 # %% ../../nbs/data/10_fields.ipynb #source_name
 SOURCES = {
@@ -68,7 +68,6 @@ FAULTS = (
 # What is odd about a row that can be used
 NOTES = (
     FILE_NOTES
-    | MAIL_NOTES
     | TIME_NOTES
     | {
         "metadata unreadable": "the facts about a message are not a JSON object; its text is kept",

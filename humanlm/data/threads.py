@@ -8,12 +8,12 @@ __all__ = ['FIELDS', 'LINES', 'CHATTY', 'HOUR', 'WEEK', 'MOST_TURNS', 'MERGE_GAP
 
 # %% ../../nbs/data/14_threads.ipynb #exported-imports
 import re
-from collections import Counter, namedtuple
+from collections import Counter, defaultdict, namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.resources import files
-from itertools import groupby, pairwise
+from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
 from statistics import median
@@ -413,14 +413,12 @@ def moments(
     "Say what was written before what, line by line"
     lines = [(m.time, t.id, m) for t in threads for m in t.messages]
     dated = sorted((line for line in lines if line[0] is not None), key=itemgetter(0))
-    places = {m.id: i for i, (_, _, m) in enumerate(dated or lines)}
-    for _, same in groupby(dated, itemgetter(0)):
-        written: dict[str, list] = {}
-        for _, thread, m in same:
-            written.setdefault(m.name, []).append((thread, m.id))
-        for own in written.values():
-            if len({thread for thread, _ in own}) > 1:
-                places |= dict.fromkeys([i for _, i in own], places[own[0][1]])
+    alike, places = defaultdict(list), {}
+    for place, (time, thread, m) in enumerate(dated or lines):
+        alike[place if time is None else time, m.name].append((thread, place, m.id))
+    for same in alike.values():
+        several = len({thread for thread, _, _ in same}) > 1
+        places |= {name: same[0][1] if several else place for _, place, name in same}
     return places
 
 # %% ../../nbs/data/14_threads.ipynb #MERGE_GAP
