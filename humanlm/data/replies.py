@@ -239,9 +239,8 @@ class PersonaWriter:
     def __init__(
         self,
         min_history: int = 5,  # fewest earlier lines of a person
-        max_history: int = HISTORY,  # most lines used, the latest ones
     ):
-        self.min_history, self.max_history = min_history, max_history
+        self.min_history = min_history
         self.corpus, self.history, self.written = Corpus(), defaultdict(list), {}
 
     def read(
@@ -264,7 +263,7 @@ class PersonaWriter:
             if len(lines) < self.min_history:
                 return None
             self.written[user_id] = write_persona(
-                lines[-self.max_history :], self.corpus, until, user_id
+                lines[-HISTORY:], self.corpus, until, user_id
             )
         return self.written[user_id]
 

@@ -199,18 +199,16 @@ class _Ids:
 
     def answered(self, line: _Line) -> list[int | str]:
         "List the ids that a line answers, and links that lead nowhere as they are"
-        names = []
+        answers = {}
         for link in line.links:
-            parts = [p for p in re.split(r"[;,|\s]+", link) if p]
+            parts = re.findall(r"[^;,|\s]+", link)
             whole = self.find(link) is not None or all(self.find(p) is None for p in parts)
-            names += [link] if whole else parts
-        ids = {name: self.find(name) for name in names}
-        answers = [
-            name if i is None else i
-            for name, i in ids.items()
-            if i is not None or _MARKS.sub("", name) not in self.nowhere
-        ]
-        return [i for i in answers if str(i) != str(line.number)]
+            for name in [link] if whole else parts:
+                if self.find(name) is not None:
+                    answers[name] = self.find(name)
+                elif _MARKS.sub("", name) not in self.nowhere:
+                    answers[name] = name
+        return [i for i in answers.values() if str(i) != str(line.number)]
 
 # %% ../../nbs/data/14_threads.ipynb #_thread
 def _ordered(name: str, lines: Mapping, by_time: bool) -> list[_Line]:
@@ -344,9 +342,8 @@ def _lines_of(path, form, rows, columns, faults, called):
     if not rows:
         raise DataError(f"{path}: there are no rows to use. Check the path.{met(faults)}")
     names = list({c: None for row in rows for c in row.values})
-    cols, unused = _column_map({} if form else columns, names, f"{path}, {called}"), []
-    if not form:
-        unused = [c for c in names if c not in cols]
+    cols = _column_map({} if form else columns, names, f"{path}, {called}")
+    unused = [] if form else [c for c in names if c not in cols]
     cols = _with_times(rows, cols)
     threads: dict[str, dict] = {}
     for row in rows:
@@ -452,7 +449,6 @@ class ThreadTurn:
 # %% ../../nbs/data/14_threads.ipynb #reply_turns
 def reply_turns(
     thread: Thread,  # with its lines in order
-    gap: int = MERGE_GAP,  # largest distance, in lines, at which a line continues a turn
 ) -> tuple[list[ThreadTurn], int]:
     "Join the lines of a thread into turns, in order; beside them the number of lost links"
     turns, lost, ids = [], 0, {m.id for m in thread.messages}
@@ -463,7 +459,7 @@ def reply_turns(
         others = [p for p in earlier if not m.name or seen[p][1].author != m.name]
         to = max((seen[p] for p in others or earlier), key=itemgetter(0), default=(0, None))[1]
         turn = latest.get((m.name, to.id)) if others and to else to
-        if m.name and turn and not turn.answered and place - turn.last <= gap:
+        if m.name and turn and not turn.answered and place - turn.last <= MERGE_GAP:
             turn.lines.append(m)
         else:
             kind = "reply" if others else "own" if earlier else "lost" if m.parents else "root"
