@@ -9,7 +9,7 @@ __all__ = ['FEWEST_TURNS', 'REPLY_CHARS', 'chitchat_file', 'ChatTurn', 'Chat', '
 # %% ../../nbs/data/16_chitchat.ipynb #exported-imports
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from importlib.util import find_spec
 from itertools import groupby
@@ -20,10 +20,9 @@ from msgspec import MsgspecError, Struct
 from msgspec.json import decode
 
 from ..core.basics import ConfigError, DataError, install_line, shorten
-from ..core.html import Table
 
 # %% ../../nbs/data/16_chitchat.ipynb #chitchat_file
-class _Said(Struct):
+class _Sent(Struct):
     "A message of the file"
 
     text: str
@@ -34,7 +33,7 @@ class _Said(Struct):
 class _Talk(Struct):
     "A chat of the file"
 
-    messages: list[list[_Said]]
+    messages: list[list[_Sent]]
 
 
 def chitchat_file() -> Path:
@@ -170,20 +169,12 @@ def turn_fault(
 
 # %% ../../nbs/data/16_chitchat.ipynb #count_chats
 def count_chats(
-    chats: Iterable[Chat],
-) -> str:  # Markdown
-    "Count chats, turns and people, in the file and of what is used"
-    chats = list(chats)
-    both = [chat for chat in chats if len(chat.people) == 2]
-    long = [chat for chat in both if len(chat.turns) >= FEWEST_TURNS]
-    kinds = {
-        "in the file": chats,
-        "by two people": both,
-        f"of them with at least {FEWEST_TURNS} turns": long,
-    }
-    counts = [
-        (len(c), sum(len(chat.turns) for chat in c), len({p for chat in c for p in chat.people}))
-        for c in kinds.values()
-    ]
-    rows = [(name, *map("{:,}".format, some)) for name, some in zip(kinds, counts)]
-    return Table(("chats", "chats", "turns", "people"), rows).markdown()
+    chats: Sequence[Chat],
+) -> str:  # a sentence
+    "Count chats, turns and people of a file, and the chats that are used"
+    turns, people = sum(len(c.turns) for c in chats), {p for c in chats for p in c.people}
+    used = sum(len(c.people) == 2 and len(c.turns) >= FEWEST_TURNS for c in chats)
+    return (
+        f"{len(chats):,} chats of {len(people):,} people with {turns:,} turns; {used:,} chats are "
+        f"by two people with at least {FEWEST_TURNS} turns."
+    )

@@ -12,9 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
 from html import unescape
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -218,41 +216,27 @@ def _heads(path):
     return heads
 
 
-def _moment(head, days_first):
-    "Read a date; ValueError if there is no such day"
-    parts = (int(head[name] or 0) for name in "one two three hour minute second".split())
-    one, two, three, hour, *clock = parts
-    later = (three, two, one) if days_first else (three, one, two)
-    year, month, day = (one, two, three) if one > 31 else later
-    half = re.sub(r"[. ]", "", head["before"] or head["after"] or "").casefold()
-    hour = hour % 12 + _HALVES[half] if half else hour
-    year += 2000 * (year < 100) - 543 * (year > 2400)  # years of Buddha, in Thailand
-    return datetime(year, month, day, hour, *clock, tzinfo=UTC).timestamp()
-
-
-def _dates(heads):
-    "Return the times of messages, and whether the day stands before the month; AM is American"
-    american, choices = any(head["after"] in ("AM", "PM") for _, head, _ in heads), []
-    for days_first in (not american, american):
-        with suppress(ValueError):
-            times = [_moment(head, days_first) for _, head, _ in heads]
-            choices.append((sum(b < a for a, b in pairwise(times)), times, days_first))
-    if not choices:
-        raise DataError("no order of day and month fits all dates")
-    return min(choices, key=lambda choice: choice[0])[1:]
+def _when(head):
+    "Spell a date in digits; which of two numbers is the day, the whole column tells"
+    one, two, three, hour = (int(head[name]) for name in ("one", "two", "three", "hour"))
+    three -= 543 * (three > 2400)  # years of Buddha, in Thailand
+    day = f"{one}-{two:02}-{three:02}" if one > 31 else f"{one}/{two}/{three:02}"
+    half = head["before"] or head["after"] or ""
+    if half and half not in ("AM", "PM"):
+        hour, half = hour % 12 + _HALVES[re.sub(r"[. ]", "", half).casefold()], ""
+    return f"{day} {hour:02}:{int(head['minute']):02}:{int(head['second'] or 0):02} {half}".strip()
 
 
 def _whatsapp(path: Path, faults: Faults | None) -> Iterator[FileRow]:
     "Read texts that WhatsApp exports, of Android and of iOS"
     for k, file in enumerate(_texts(path), 1):
-        heads = _heads(file)
-        for (n, _, written), time in zip(heads, _dates(heads)[0]):
+        for n, head, written in _heads(file):
             user, colon, text = written.partition(": ")
             words = _ADDED.sub("", text)
             gone = not words.strip() or words.strip(" .\n").lower() in _DELETED
             role = "user" if colon and not gone and '"' not in user else "note of the app"
             at, text = FileRow(file.name, n, {}), words or text or written
-            yield _row(at, f"chat{k}", n, user.strip(), text, time, (), role)
+            yield _row(at, f"chat{k}", n, user.strip(), text, _when(head), (), role)
 
 # %% ../../nbs/data/13_exports.ipynb #_mbox
 def _mbox(path: Path, faults: Faults | None) -> Iterator[FileRow]:
@@ -285,8 +269,6 @@ _TEXTS = (".txt", ".mbox", ".mbx", "")
 
 def _files(path: Path, *endings: str) -> list[Path]:
     "List the files that may hold a chat, in order"
-    if path.suffix.lower() == ".zip":
-        raise DataError(f"{path} is packed. Unpack it, and give the folder.")
     files = [p for p in sorted(path.rglob("[!.]*")) if p.is_file()] if path.is_dir() else [path]
     return [p for p in files if row_suffix(p) in endings]
 
@@ -367,22 +349,7 @@ def exported(
         head = _MARKS.sub("", head.replace("\u202f", " ").replace("\xa0", " "))
         for name, form in forms.items():
             if form.fits(path, first, head):
-                rows = list(form.read(path, faults))
-                return name + _about(form.read, path, rows), rows
+                return name, form.read(path, faults)
     if head and not first:
         raise DataError(f"{path} is no chat that is known: {', '.join(forms)}, or a table.")
     return "", _objects(path, faults)
-
-
-def _about(read, path, rows):
-    "Say what was seen in a file beside its form"
-    if read is _whatsapp:
-        return f", {'days' if _dates(_heads(_texts(path)[0]))[1] else 'months'} first"
-    if read not in (_chats, _chatgpt):
-        return ""
-    lines = [row for row in rows if isinstance(row.values, dict) and row.values["role"] == "user"]
-    people, files = {row.values["user"] for row in lines}, {row.file for row in lines}
-    who = f"{len(people):,} people by name"
-    if people <= {Path(file).with_suffix("").name for file in files}:
-        who = "one person a file"
-    return f", {who}; an assistant's words are context"

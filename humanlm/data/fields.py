@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from ..core.basics import DataError, near_miss, shorten
 from ..core.persona import GONE
 from .files import FILE_FAULTS, FILE_NOTES, TIME_NOTES, RowFault
-from .mail import MAIL_FAULTS, MAIL_NOTES
+from .mail import MAIL_FAULTS
 
 # %% ../../nbs/data/10_fields.ipynb #source_name
 SOURCES = {
@@ -68,20 +68,12 @@ FAULTS = (
 # What is odd about a row that can be used
 NOTES = (
     FILE_NOTES
-    | MAIL_NOTES
     | TIME_NOTES
     | {
-        "persona of another shape": "it lacks a part, has others, or is a list (then left out)",
         "metadata unreadable": "the facts about a message are not a JSON object; its text is kept",
         "identity unknown": "which earlier messages are the user's own is not known: none is HUMAN",
         "matched by hash": "the user id is a hash, and it is the hash of an author's name or id",
         "matched by display name": "author and user share a display name, and no id differs",
-        "unknown author in the context": "an earlier message was written by nobody knows whom",
-        "empty message in the context": "an earlier message has no text",
-        "root known by its text": "the article has no id: rows of one text belong together",
-        "several people in a chat": "user messages carry different ids; all count as the user's",
-        "read by looking": "the form, or a column, was recognised and not named",
-        "time runs back": "it is older than the line above it: lines are in the order of time",
     }
 )
 

@@ -8,17 +8,19 @@ __all__ = ['FILE_FAULTS', 'FILE_NOTES', 'READERS', 'EVALUATION_ONLY', 'YEAR_LAST
            'time_note']
 
 # %% ../../nbs/data/04_files.ipynb #import-csv-import-gzip
+import codecs
 import csv
 import gzip
 import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, date, datetime
-from decimal import Decimal
 from functools import lru_cache
-from itertools import groupby, zip_longest
+from io import TextIOWrapper
+from itertools import count, groupby, zip_longest
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,9 +38,7 @@ FILE_FAULTS = {
     "broken CSV": "a record has more cells than the file has columns, or an open quotation mark",
 }
 # What is odd about something that is read
-FILE_NOTES = {
-    "wrong encoding": "bytes that are no text: replaced in JSON, read as Windows-1252 in CSV"
-}
+FILE_NOTES = {"wrong encoding": "bytes of JSON that are no text: replaced"}
 
 # %% ../../nbs/data/04_files.ipynb #RowFault
 class RowFault(DataError):
@@ -102,10 +102,17 @@ def count_fault(
         raise RowFault(fault.kind, f"{place}: {fault.detail}. Fix or remove it, or count faults.")
 
 # %% ../../nbs/data/04_files.ipynb #json_line
+_quickly = Decoder().decode
+
+
 def _json_line(
     line: bytes,  # of a file
 ) -> Iterator[dict | RowFault]:  # nothing for a blank line
     "Read a line of JSON; a fault stands for what cannot be read, and before a row with bad bytes"
+    with suppress(MsgspecError, ValueError, RecursionError):
+        if isinstance(row := _quickly(line), dict):
+            yield row
+            return
     text = line.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
     if text.isspace():
         return
@@ -125,77 +132,50 @@ def _json_line(
 # %% ../../nbs/data/04_files.ipynb #_open
 def open_rows(path: Path) -> Any:
     "Open a file of rows, perhaps compressed, as bytes"
-    return (
-        gzip.open(path, "rb") if path.suffix.lower() == ".gz" else open(path, "rb", buffering=2**20)
-    )
+    return gzip.open(path) if path.suffix.lower() == ".gz" else open(path, "rb", buffering=2**20)
 
 
 def _jsonl(path):
     with open_rows(path) as lines:
-        one_list = lines.read(64).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
+        rows, start = enumerate(lines, 1), lines.read(64).removeprefix(b"\xef\xbb\xbf").lstrip()
         lines.seek(0)
-        if one_list:
+        if start.startswith(b"["):
             try:
-                rows = json.loads(lines.read())
-                return (yield from enumerate((json.dumps(row).encode() for row in rows), 1))
+                rows = enumerate((json.dumps(row).encode() for row in json.loads(lines.read())), 1)
             except (ValueError, RecursionError):  # lines after all
                 lines.seek(0)
-        yield from enumerate(lines, 1)
-
-
-_quickly = Decoder().decode
-
-
-def _read(item: bytes | dict | RowFault) -> Iterable[dict | RowFault]:
-    "Read what stands somewhere; a line that the quick reader refuses is looked at with care"
-    if not isinstance(item, bytes):
-        return (item,)
-    try:
-        row = _quickly(item)
-    except (MsgspecError, ValueError, RecursionError):
-        return _json_line(item)
-    return (row,) if isinstance(row, dict) else _json_line(item)
+        for number, line in rows:
+            for row in _json_line(line):
+                yield number, row
 
 # %% ../../nbs/data/04_files.ipynb #csv_items
-def _csv_items(
-    lines: Iterable[bytes],  # of a CSV file
-) -> Iterator[tuple[int, dict | RowFault]]:  # number of the record and what it holds
-    "Read a CSV file; a line that is not UTF-8 is read as Windows-1252"
-    csv.field_size_limit(2**25)
-    lines, odd = iter(lines), []
+def _as_cp1252(error):
+    "Read bytes that are no UTF-8 as Windows-1252"
+    return error.object[error.start : error.end].decode("cp1252", "replace"), error.end
 
-    def text(line):
-        try:
-            return line.decode("utf-8-sig")
-        except UnicodeDecodeError:
-            odd.append(line.decode("cp1252", "replace"))
-            return odd[-1]
 
-    first = next(lines, b"")
-    mark = max(",;\t", key=lambda m: first.count(m.encode()))
-    header: Any = next(csv.reader([text(first)], delimiter=mark), [])
-    records, number = csv.reader(map(text, lines), delimiter=mark, strict=True), 0
-    while True:
-        number, row, fault = number + 1, [], ""
-        try:
-            row = next(records)
-        except StopIteration:
-            return
-        except csv.Error as e:
-            fault = str(e)
-        yield from ((number, RowFault("wrong encoding", shorten(repr(line)))) for line in odd)
-        odd.clear()
-        if fault or len(row) > len(header):
-            yield number, RowFault("broken CSV", fault or shorten(repr(row[len(header) :])))
-        elif row:
-            yield number, dict(zip_longest(header, row))
-        else:
-            number -= 1
+codecs.register_error("as-cp1252", _as_cp1252)
 
-# %% ../../nbs/data/04_files.ipynb #_csv
+
 def _csv(path):
-    with open_rows(path) as lines:
-        yield from _csv_items(lines)
+    csv.field_size_limit(2**25)
+    with TextIOWrapper(open_rows(path), "utf-8-sig", "as-cp1252", newline="\n") as lines:
+        first = lines.readline()
+        mark = max(",;\t", key=first.count)
+        header: Any = next(csv.reader([first], delimiter=mark), [])
+        records = csv.reader(lines, delimiter=mark, strict=True)
+        for number in count(1):
+            try:
+                row = next(records)
+            except StopIteration:
+                return
+            except csv.Error as e:
+                yield number, RowFault("broken CSV", str(e))
+                continue
+            if len(row) > len(header):
+                yield number, RowFault("broken CSV", shorten(repr(row[len(header) :])))
+            elif row:
+                yield number, dict(zip_longest(header, row))
 
 # %% ../../nbs/data/04_files.ipynb #_parquet
 def _parquet(path):
@@ -252,7 +232,7 @@ def row_files(
 # %% ../../nbs/data/04_files.ipynb #file_items
 def _file_items(
     path: Path,  # one file
-) -> Iterator[tuple[int, bytes | dict | RowFault]]:  # line, and what stands there
+) -> Iterator[tuple[int, dict | RowFault]]:  # line, and what stands there
     "Read one file; `DataError` if reading stops in the middle"
     try:
         yield from READERS.get(row_suffix(path), _jsonl)(path)
@@ -371,8 +351,7 @@ EVALUATION_ONLY = {
 
 def _sound_rows(name, items, faults, unfold=None):
     "Read what was fetched from one file; `DataError` for a row that is never trained on"
-    read = ((row, item) for row, line in items for item in _read(line))
-    for number, item in unfold(read) if unfold else read:
+    for number, item in unfold(items) if unfold else items:
         if isinstance(item, RowFault):
             count_fault(faults, item, f"{name}, row {number}")
             continue
@@ -391,39 +370,28 @@ _YEAR = re.compile(r"(?<!\d)(?:19|20|21)\d\d(?!\d)")
 YEAR_LAST = re.compile(r"(\d\d?)([/.-])(\d\d?)\2(\d{4}|(?<!-)\d\d)(?!\d)")
 
 
-def _moment(
+def utc_seconds(
     value: Any,  # number, date or text, as found in a row
-) -> datetime | float | None:  # a number is one since 1970; None: nothing there that could be read
+) -> float | None:  # None: nothing there that could be read
     "Read a time in any of the published spellings"
     if isinstance(value, str):
         value = _text_time(value.strip())
     if isinstance(value, date):
         day = value if isinstance(value, datetime) else datetime(*value.timetuple()[:3])
-        return day if day.tzinfo else day.replace(tzinfo=UTC)
-    if isinstance(value, Decimal):
-        value = float(value)
+        return (day if day.tzinfo else day.replace(tzinfo=UTC)).timestamp()
     if type(value) not in (int, float) or not value or abs(value) >= 1e300 or value != value:
         return None
     digits = str(int(value)) if value == int(value) else ""
     if _COMPACT.fullmatch(digits):
         try:
             clock = f"{digits[8:14]:0<6}.{digits[14:]:0<3}+00:00"
-            return datetime.fromisoformat(f"{digits[:8]}T{clock}")
+            return datetime.fromisoformat(f"{digits[:8]}T{clock}").timestamp()
         except ValueError:  # ten digits are seconds as well
             return float(value) if len(digits) == 10 else None
-    return float(value)
-
-
-def utc_seconds(
-    value: Any,  # number, date or text, as found in a row
-) -> float | None:  # None: nothing there that could be read
-    "Read a time in any of the published spellings"
-    moment = _moment(value)
-    if isinstance(moment, datetime):
-        return moment.timestamp()
-    while moment and abs(moment) > 1e10:
-        moment /= 1000
-    return moment
+    seconds = float(value)
+    while abs(seconds) > 1e10:
+        seconds /= 1000
+    return seconds
 
 
 @lru_cache(maxsize=256)
@@ -451,24 +419,18 @@ def _words_time(text):
 TIME_NOTES = {
     "time missing": "nobody knows when it was written",
     "time unreadable": "the time is there but says nothing",
-    "time in milliseconds": "the time is given in milliseconds, or finer: read as such",
-    "time doubtful": "the time lies before its source began, or in the far future",
+    "time doubtful": "the time lies before 1985, or in the far future",
 }
 _END = 4102444800.0  # the year 2100
 
 # %% ../../nbs/data/04_files.ipynb #time_note
 def time_note(
     value: Any,  # as found in a row
-    began: float = 0.0,  # when the first message of its source was written, in seconds
+    earliest: float = 0.0,  # UTC seconds
 ) -> str:  # a key of `TIME_NOTES`, or "" for nothing
     "Say what is odd about a time"
-    if type(value) in (int, float) and max(began, 22e6) <= value < _END:
-        return ""
-    time, moment = utc_seconds(value), _moment(value)
+    time = utc_seconds(value)
     if time is None:
-        return (
-            "time missing" if value in (None, "", 0, "0") or value != value else "time unreadable"
-        )
-    if not began <= time < _END:
-        return "time doubtful"
-    return "time in milliseconds" if isinstance(moment, float) and abs(moment) > 1e10 else ""
+        missing = value in (None, "", 0, "0") or value != value
+        return "time missing" if missing else "time unreadable"
+    return "" if earliest <= time < _END else "time doubtful"

@@ -11,7 +11,6 @@ import re
 from ast import literal_eval
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import blake2b
 from html import unescape
@@ -28,19 +27,13 @@ class _Format(NamedTuple):
 
     subject: str  # the paper's name for it
     media: str  # name of the platform
-    year: int  # in which it began; nothing was written there earlier
-    month: int
     author: Callable[[dict, dict, int], AuthorFacts]  # from message, facts and place
     user: Callable[[str, dict], AuthorFacts]  # of the reply, from the user id and the facts
     content: Callable[[dict, dict, int], str]  # what a prompt shows of a message
-    root: Callable[[str, dict, dict, dict], str]  # from post id, message 0, its facts, notes
+    root: Callable[[str, dict, dict], str]  # from post id, message 0 and its facts
     enrich: tuple[str, ...] = ()  # facts about reply and author for who writes a persona
     post: tuple[str, ...] = ()  # facts about the post that count something
     chat: bool = False  # is one side a model?
-
-    @property
-    def began(self) -> float:  # UTC seconds
-        return datetime(self.year, self.month, 1, tzinfo=UTC).timestamp()
 
 
 def _who(shown, *ids, names=()):
@@ -68,7 +61,7 @@ def _role(message):
     return known_name(message.get("role"))
 
 
-def _post(post_id, message, facts, notes):
+def _post(post_id, message, facts):
     return post_id
 
 # %% ../../nbs/data/11_formats.ipynb #_login
@@ -88,7 +81,7 @@ def _reddit_user(user_id, facts):
     return _who(login, _raw(login), _login(known_name(facts.get("author"))))
 
 # %% ../../nbs/data/11_formats.ipynb #_reddit_root
-def _reddit_root(post_id, message, facts, notes):
+def _reddit_root(post_id, message, facts):
     return post_id.removeprefix("t3_")
 
 # %% ../../nbs/data/11_formats.ipynb #_is_video
@@ -161,7 +154,7 @@ def _youtube_content(message, facts, place=0):
     return "\n\n".join(filter(None, (title, text or about, spoken)))
 
 
-def _youtube_root(post_id, message, facts, notes):
+def _youtube_root(post_id, message, facts):
     return known_name(facts.get("id")) or post_id
 
 # %% ../../nbs/data/11_formats.ipynb #_ARTICLE
@@ -188,11 +181,10 @@ def _medium_content(message, facts, place=0):
     return rest.lstrip("\n") if line_end and first.strip() == "POLITICS" else text
 
 # %% ../../nbs/data/11_formats.ipynb #_medium_root
-def _medium_root(post_id, message, facts, notes):
+def _medium_root(post_id, message, facts):
     for name in _ARTICLE:
         if (article := known_name(facts.get(name))) and article != post_id:
             return article
-    notes["root known by its text"] = ""
     return "text:" + _digest(_content(message))
 
 
@@ -282,7 +274,7 @@ def _enron_user(user_id, facts):
     return _who(shown, who.address, sender.address, names=[who.name, sender.name])
 
 
-def _enron_root(post_id, message, facts, notes):
+def _enron_root(post_id, message, facts):
     subject = thread_subject(known_name(facts.get("subject")))
     return f"subject:{_digest(subject)}" if subject else post_id
 
@@ -307,8 +299,6 @@ formats: dict[str, _Format] = {
     "youtube": _Format(
         "News",
         "Youtube",
-        2005,
-        2,
         _youtube_author,
         _youtube_user,
         _youtube_content,
@@ -318,8 +308,6 @@ formats: dict[str, _Format] = {
     "amazon": _Format(
         "Book",
         "Amazon",
-        1995,
-        7,
         _amazon_author,
         _same_user,
         _amazon_content,
@@ -330,8 +318,6 @@ formats: dict[str, _Format] = {
     "reddit": _Format(
         "Opinion",
         "Reddit",
-        2005,
-        6,
         _reddit_author,
         _reddit_user,
         _content,
@@ -341,8 +327,6 @@ formats: dict[str, _Format] = {
     "medium": _Format(
         "Politics",
         "Medium",
-        2012,
-        8,
         _medium_author,
         _medium_user,
         _medium_content,
@@ -350,14 +334,10 @@ formats: dict[str, _Format] = {
         _MEDIUM_PROFILE,
         ("claps", "voters", "responses_count"),
     ),
-    "wildchat": _Format(
-        "Chat", "WildChat", 2022, 11, _chat_author, _same_user, _content, _post, chat=True
-    ),
+    "wildchat": _Format("Chat", "WildChat", _chat_author, _same_user, _content, _post, chat=True),
     "enron": _Format(
         "Email",
         "Enron",
-        1985,
-        1,
         _enron_author,
         _enron_user,
         _content,

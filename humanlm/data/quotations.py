@@ -151,7 +151,7 @@ def _tidy(lines):
 
 # %% ../../nbs/data/08_quotations.ipynb #_WROTE
 MAX_DEPTH = 10
-"Most quotations inside a mail that are read; older ones are cut off and counted."
+"Most quotations inside a mail that are read; older ones are cut off."
 _MARKS = re.compile(r"\A(?:> ?)*")
 _GROUPWISE = re.compile(r"^>>> ?(.{1,100}?) (\d\d?/\d\d?/\d{2,4} .{1,20}?) ?>>>[^\S\n]*$", re.M)
 

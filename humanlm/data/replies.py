@@ -59,16 +59,14 @@ LINK = re.compile(r"https?://|www\.", re.I)
 
 def automatic_accounts(
     threads: Iterable[Thread],  # all of one source
-    lines: int = 10,  # fewest lines of an account to be suspected
-    share: float = 0.4,  # smallest share of lines with a link
 ) -> set[str]:
-    "Find accounts that mostly post links (a rule of thumb)"
+    "Find accounts with ten lines or more of which 40 % hold a link (a rule of thumb)"
     written, links = Counter(), Counter()
     for t in threads:
         for m in t.messages:
             written[m.name] += 1
             links[m.name] += bool(LINK.search(m.content))
-    return {who for who, n in written.items() if who and n >= lines and links[who] >= share * n}
+    return {who for who, n in written.items() if who and n >= 10 and links[who] >= 0.4 * n}
 
 
 def people_of(threads: Iterable[Thread]) -> set[str]:
@@ -241,9 +239,8 @@ class PersonaWriter:
     def __init__(
         self,
         min_history: int = 5,  # fewest earlier lines of a person
-        max_history: int = HISTORY,  # most lines used, the latest ones
     ):
-        self.min_history, self.max_history = min_history, max_history
+        self.min_history = min_history
         self.corpus, self.history, self.written = Corpus(), defaultdict(list), {}
 
     def read(
@@ -265,9 +262,7 @@ class PersonaWriter:
             lines = [m for place, m in self.history.get(user_id, ()) if place < until]
             if len(lines) < self.min_history:
                 return None
-            self.written[user_id] = write_persona(
-                lines[-self.max_history :], self.corpus, until, user_id
-            )
+            self.written[user_id] = write_persona(lines[-HISTORY:], self.corpus, until, user_id)
         return self.written[user_id]
 
 # %% ../../nbs/data/15_replies.ipynb #_NAME
@@ -321,12 +316,8 @@ class ThreadReport:
 
     source: str
     lines: int  # rows of the file
-    threads: int
-    users: int
     fates: Counter[str]  # fate → lines with reply links
-    found: Mapping[str, int]  # what else was met on the way → how often
-    discussions: int  # reply trees with at least one example
-    personas: int  # users with an example
+    counts: Mapping[str, int]  # of threads, people and examples
     faults: Faults = field(default_factory=Faults)  # rows that could not be used
     form: str = ""  # how the file was read
 
@@ -340,11 +331,7 @@ class ThreadReport:
             "– without a reply link (history)": self.lines - self.linked,
             "– with a reply link": self.linked,
             **{f"– – that {why}": self.fates[fate] for fate, why in FATES.items()},
-            "threads": self.threads,
-            "discussions with an example": self.discussions,
-            "people": self.users,
-            "people with an example": self.personas,
-            **self.found,
+            **self.counts,
         }
         rows = [(what, f"{n:,}") for what, n in counts.items()]
         form = f"Read as {escape(self.form, quote=False)}." if self.form else ""
@@ -398,12 +385,12 @@ def thread_examples(
 ) -> _ThreadImport:
     "Turn threads into examples with personas, and account for every line"
     names, robots = people_of(threads), automatic_accounts(threads)
-    writer, examples, fates, odd = writer or PersonaWriter(min_history), [], Counter(), Counter()
+    writer, examples, fates, lost = writer or PersonaWriter(min_history), [], Counter(), 0
     places, turn_of = moments(threads), {}
     for thread in threads:
         turns, links = reply_turns(without_names(thread, names))
         turn_of |= {m.id: (m, turn, thread.source) for turn in turns for m in turn.lines}
-        odd += links
+        lost += links
     for m, turn, source in sorted(turn_of.values(), key=lambda line: places.get(line[0].id, -1)):
         starts = not turn.fate
         if starts:
@@ -417,31 +404,20 @@ def thread_examples(
             examples.append(
                 Example(turn.id, source, "", user, root, persona, context, reply, order)
             )
-            odd["cut"] += turn.depth > max_context
         if turn.fate in ("root", "own", "lost", "newcomer") and m.name and m.content:
             writer.read(m, places[m.id])
         if m.parents:
             fates[turn.fate if starts else "continued"] += 1
-    lines = [m for t in threads for m in t.messages]
     counts = {
-        "lines that answer several others": odd["several"],
-        "links to missing lines": odd["missing"],
-        "links to later lines": odd["later"],
+        "threads": len(threads),
+        "discussions with an example": len({e.context_id for e in examples}),
+        "people": len(names),
+        "people with an example": len({e.user_id for e in examples}),
         "automatic accounts": len(robots),
-        "replies whose context was cut": odd["cut"],
-        "lines without an author": sum(not m.name for m in lines),
+        "links to missing lines": lost,
     }
-    report = ThreadReport(
-        threads[0].source if threads else "",
-        len(lines),
-        len(threads),
-        len(names),
-        fates,
-        counts,
-        len({e.context_id for e in examples}),
-        len({e.user_id for e in examples}),
-    )
-    return _ThreadImport(examples, report)
+    source, lines = threads[0].source if threads else "", sum(len(t.messages) for t in threads)
+    return _ThreadImport(examples, ThreadReport(source, lines, fates, counts))
 
 # %% ../../nbs/data/15_replies.ipynb #load_threads
 def load_threads(
@@ -454,14 +430,7 @@ def load_threads(
     examples, report = thread_examples(threads, config.min_history, config.max_context)
     if examples:
         return _ThreadImport(examples, replace(report, faults=faults, form=form[0]))
-    new, least = report.fates["newcomer"], config.min_history
-    why = (
-        f"{new} replies are by people with too few earlier lines; lower data.min_history ({least})"
-    )
-    if report.fates["undated"] > new:
-        why = "most replies have no time; without data.columns.time the order of ids counts"
-    if not report.linked:
-        why = (
-            "no line answers another: its thread holds no other lines; look at data.columns.thread"
-        )
+    why = "no line answers another; look at data.columns.thread, parents and time"
+    if new := report.fates["newcomer"]:
+        why = f"{new} replies are by people with too few earlier lines; lower data.min_history"
     raise DataError(f"{config.path}: no examples: {why}.{met(faults)}")

@@ -8,12 +8,12 @@ __all__ = ['FIELDS', 'LINES', 'CHATTY', 'HOUR', 'WEEK', 'MOST_TURNS', 'MERGE_GAP
 
 # %% ../../nbs/data/14_threads.ipynb #exported-imports
 import re
-from collections import Counter, namedtuple
+from collections import Counter, defaultdict, namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.resources import files
-from itertools import groupby, pairwise
+from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
 from statistics import median
@@ -43,22 +43,21 @@ FIELDS = {
 # Field → column of a file; None: not there
 _ColumnMap = namedtuple("_ColumnMap", FIELDS, defaults=[None] * len(FIELDS))
 
-# Field → other names that people give its column, in small letters and digits alone; those behind
-# a bar count where none before it is there
+# Field → other names that people give its column, in small letters and digits alone, best first
 _LOOKS = {
-    "text": "message content body msg messagetext messagecontent messagebody utterance | comment "
+    "text": "message content body msg messagetext messagecontent messagebody utterance comment "
     "reply",
-    "user": "sender author username from nick nickname speaker authorname sendername | userid "
-    "senderid authorid displayname handle name | customer customerid client clientid member "
+    "user": "sender author username from nick nickname speaker authorname sendername userid "
+    "senderid authorid displayname handle name customer customerid client clientid member "
     "memberid participant participantid person personid hashedip",
-    "thread": "channel room conversation chat group | channelid roomid conversationid threadid "
-    "chatid groupid channelname dialogueid dialogid ticketid sessionid | linkid postid videoid "
-    "articleid topicid issueid | video article topic issue ticket session dialogue dialog log",
-    "id": "messageid msgid commentid tweetid | index nr number",
+    "thread": "channel room conversation chat group channelid roomid conversationid threadid "
+    "chatid groupid channelname dialogueid dialogid ticketid sessionid linkid postid videoid "
+    "articleid topicid issueid video article topic issue ticket session dialogue dialog log",
+    "id": "messageid msgid commentid tweetid index nr number",
     "parents": "parent parentid replyto replytoid repliesto inreplyto inreplytoid replytomessageid "
     "parentmessageid parentcommentid inresponseto inresponsetotweetid inreplytotweetid "
     "inreplytostatusid",
-    "time": "timestamp date datetime createdat createdutc created sentat ts | publishedat "
+    "time": "timestamp date datetime createdat createdutc created sentat ts publishedat "
     "published publishdate postedat posted sentdate datesent messagetime messagedate sendtime "
     "createtime createdtime creationdate createddate when",
     "role": "senderrole speakerrole authorrole messagerole sendertype speakertype authortype",
@@ -71,40 +70,29 @@ def _column_map(
     where: str = "data.columns",  # for the message
 ) -> _ColumnMap:
     "Say which column holds what: as named, else by our own names, else by the one that looks so"
-    columns = dict(columns or {})
-    for name, column in columns.items():
+    named, columns = columns or {}, dict(columns or {})
+    for name, column in named.items():
         if name not in FIELDS:
             raise DataError(f"{where}: no field {shorten(name)!r}.{near_miss(name, FIELDS)}")
         if column and column not in names:
             raise DataError(
                 f"{where}.{name}: no column {shorten(column)!r}.{near_miss(column, names)}"
             )
-    free = [c for c in names if c not in columns.values()]
-    looks = {name: _looking(name, free) for name in FIELDS if name not in columns}
-    cols = _ColumnMap(**columns | {name: some[0] for name, some in looks.items() if some})
-    problems = [f"{' and '.join(some)} look like {n}" for n, some in looks.items() if some[1:]]
-    needed = {"text": cols.text, "user": cols.user or cols.role} | (
-        {"id": cols.id or columns.get("parents")} if cols.parents else {}
-    )
-    problems += [f"no column looks like {name}" for name, column in needed.items() if not column]
-    if problems:
-        shown = {n: c or "…" for n, c in cols._asdict().items() if c or not needed.get(n, True)}
-        line = ", ".join(f"{name}: {column}" for name, column in shown.items())
+    free = [c for c in reversed(names) if c not in columns.values()]
+    plain = {re.sub(r"[\W_]+", "", str(c)).casefold(): c for c in free} | {c: c for c in free}
+    for name in FIELDS:
+        looks = (name, *_LOOKS.get(name, "").split())
+        columns.setdefault(name, next((plain[look] for look in looks if look in plain), None))
+    cols = _ColumnMap(**columns)
+    numbered = cols.id or not cols.parents or "parents" in named
+    needed = {"text": cols.text, "user": cols.user or cols.role, "id": numbered}
+    if missing := [name for name, column in needed.items() if not column]:
+        line = ", ".join(f"{name}: …" for name in missing)
         raise DataError(
-            f"{where}: {'; '.join(problems)}. The columns are {shorten(', '.join(names))}. "
-            f"Name them: --{where.split()[-1]} '{{{line}}}'"
+            f"{where}: no column looks like {' or '.join(missing)}; there are "
+            f"{shorten(', '.join(names))}. Name them: --{where.split()[-1]} '{{{line}}}'"
         )
     return cols
-
-
-def _looking(name, names):
-    "List the columns that may hold a field: the one of our name, or all that look like it alike"
-    plain = {c: re.sub(r"[\W_]+", "", str(c)).casefold() for c in names}
-    for looks in (name, *_LOOKS.get(name, "").split("|")):
-        order = looks.split()
-        if some := [c for c in names if plain[c] in order]:
-            return sorted(some, key=lambda c: order.index(plain[c]))
-    return []
 
 # %% ../../nbs/data/14_threads.ipynb #LINES
 LINES = {
@@ -143,11 +131,12 @@ def _read_line(
 
     def value(field, *kinds):
         column = getattr(cols, field)
-        cell = row.get(column) if column else None
-        cell = None if cell == "" else cell
-        if type(cell) not in (*kinds, *[type(None)] * (column in row or not column)):
-            problem = f"holds {shorten(repr(cell))}" if column in row else "is missing"
-            raise RowFault("unreadable line", f"field {field!r}: column {column!r} {problem}")
+        if column and column not in row:
+            raise RowFault("unreadable line", f"field {field!r}: column {column!r} is missing")
+        cell = row[column] if column else None
+        if cell is not None and type(cell) not in kinds:
+            problem = f"column {column!r} holds {shorten(repr(cell))}"
+            raise RowFault("unreadable line", f"field {field!r}: {problem}")
         return cell
 
     name, person = str(row.get(cols.role) or "") if cols.role else "", thread
@@ -210,27 +199,25 @@ class _Ids:
 
     def answered(self, line: _Line) -> list[int | str]:
         "List the ids that a line answers, and links that lead nowhere as they are"
-        names = []
+        answers = {}
         for link in line.links:
-            parts = [p for p in re.split(r"[;,|\s]+", link) if p]
+            parts = re.findall(r"[^;,|\s]+", link)
             whole = self.find(link) is not None or all(self.find(p) is None for p in parts)
-            names += [link] if whole else parts
-        ids = {name: self.find(name) for name in names}
-        answers = [
-            name if i is None else i
-            for name, i in ids.items()
-            if i is not None or _MARKS.sub("", name) not in self.nowhere
-        ]
-        return [i for i in answers if str(i) != str(line.number)]
+            for name in [link] if whole else parts:
+                if self.find(name) is not None:
+                    answers[name] = self.find(name)
+                elif _MARKS.sub("", name) not in self.nowhere:
+                    answers[name] = name
+        return [i for i in answers.values() if str(i) != str(line.number)]
 
 # %% ../../nbs/data/14_threads.ipynb #_thread
-def _ordered(name: str, lines: Mapping, by_time: bool, faults: Faults | None) -> list[_Line]:
+def _ordered(name: str, lines: Mapping, by_time: bool) -> list[_Line]:
     "Put the lines of a thread in order and settle what they answer"
     numbered = all(str(n).isdecimal() for n in lines)  # a table holds digits, not numbers
     order = [line for _, line in lines.values()]
     if numbered:
         order.sort(key=lambda line: int(line.number))
-    order, ids = _by_time(order, faults) if by_time or not numbered else order, _Ids(name, lines)
+    order, ids = _by_time(order) if by_time or not numbered else order, _Ids(name, lines)
 
     def linked(line):
         parents = tuple(f"{name}/{i}" for i in ids.answered(line))
@@ -239,17 +226,14 @@ def _ordered(name: str, lines: Mapping, by_time: bool, faults: Faults | None) ->
     return [linked(line) if line.links else line for line in order]
 
 
-def _by_time(lines, faults):
+def _by_time(lines):
     "Put lines in the order of time; where most run back, the file begins with the newest"
     steps = _pauses(lines)
     lines = lines[::-1] if sum(p < 0 for p in steps) > sum(p > 0 for p in steps) else lines
     times, last = [], float("-inf")
     for line in lines:
-        time = last if line.message.time is None else line.message.time
-        if faults is not None and time < last:
-            faults.add("time runs back", line.message.id)
-        last = time
-        times.append(time)
+        last = last if line.message.time is None else line.message.time
+        times.append(last)
     return [line for _, line in sorted(zip(times, lines), key=itemgetter(0))]
 
 
@@ -258,21 +242,8 @@ def _pauses(lines: Sequence[_Line]) -> list[float]:
     times = [t for line in lines if isinstance(t := line.message.time, float)]
     return [b - a for a, b in pairwise(times)]
 
-# %% ../../nbs/data/14_threads.ipynb #_refuse_chat
-CHATTY = 3  # lines of each person under one post from which on it is a chat
-
-
-def _refuse_chat(messages, name, called):
-    "Raise `DataError` where the lines of a chat would all answer one post"
-    unlinked = [m for m in messages if not m.parents]
-    if len(unlinked) >= max(10, CHATTY * len({m.name for m in unlinked})):
-        raise DataError(
-            f"All {len(unlinked):,} messages of {shorten(name, 60)} would have one context, its "
-            f"post, though people write there again and again. Leave out {called}.post, so that "
-            "every message answers the one before it, or set build.links post."
-        )
-
 # %% ../../nbs/data/14_threads.ipynb #_previous
+CHATTY = 3  # lines of each person under one post from which on it is a chat
 HOUR, WEEK = 3600, 7 * 86400
 MOST_TURNS = 100
 "Turns after which a discussion without links ends."
@@ -314,8 +285,8 @@ def import_threads(
     lines_of, cols, unused = _lines_of(path, form, list(rows), columns, faults, called)
     by_name = links == "post" and cols.post in (None, cols.thread)
     previous = links == "previous" or not (links or (not form and (cols.parents or cols.post)))
-    tell(_plan(form, cols, columns, previous, faults, unused))
-    ordered = {t: _ordered(t, lines, previous, faults) for t, lines in lines_of.items()}
+    tell(_plan(form, cols, previous, unused))
+    ordered = {t: _ordered(t, lines, previous) for t, lines in lines_of.items()}
     if not form and cols.parents:
         _refuse_lost(ordered.values(), f"{path}, {called}", cols)
     # an exported file may be named after a person
@@ -325,8 +296,6 @@ def import_threads(
         messages = _previous(lines) if previous else [line.message for line in lines]
         post = name if by_name else next((line.post for line in lines if line.post), "")
         if post and not previous:
-            if not links:
-                _refuse_chat(messages, name, called)
             root = Message(f"{name}/(post)", "user", "", post)
             messages = [m if m.parents else replace(m, parents=(root.id,)) for m in messages]
             messages = [root, *messages]
@@ -337,23 +306,31 @@ def import_threads(
 def _with_times(rows, cols):
     "Put the years of dates first; the column that comes of it says how the others were read"
     times = [str(row.values.get(cols.time) or "") for row in rows]
-    dates = [YEAR_LAST.match(time) for time in times]
-    if not any(dates):
+    if not any(map(YEAR_LAST.match, times)):
         return cols
-    parts = [(int(m[1]), int(m[3])) for m in dates if m]
-    half = any(re.search(r"\d\s?[ap]\.?\s?m\b", time, re.I) for time in times)
-    days_first = max(parts)[0] > 12 or not (half or max(b for _, b in parts) > 12)
+    american = any(re.search(r"\d\s?[ap]\.?\s?m\b", time, re.I) for time in times)
+    readings = []
+    for days_first in (not american, american):
+        texts = [_year_first(time, days_first) for time in times]
+        moments = [utc_seconds(text) for text in texts]
+        steps = pairwise(moment for moment in moments if moment is not None)
+        faults = moments.count(None), sum(later < earlier for earlier, later in steps)
+        readings.append((faults, days_first, texts))
+    _, days_first, texts = min(readings, key=itemgetter(0))  # the first of two that fit alike
     name = f"{cols.time} ({'days' if days_first else 'months'} first)"
-    for row, time, date in zip(rows, times, dates):
-        row.values[name] = _year_first(date, days_first) if date else time
+    for row, text in zip(rows, texts):
+        row.values[name] = text
     return cols._replace(time=name)
 
 
-def _year_first(date, days_first):
+def _year_first(time, days_first):
+    date = YEAR_LAST.match(time)
+    if not date:
+        return time
     first, _, second, year = date.groups()
     day, month = (first, second) if days_first else (second, first)
     century = "" if len(year) == 4 else "19" if year > "68" else "20"
-    return f"{century}{year}-{month:0>2}-{day:0>2}{date.string[date.end() :]}"
+    return f"{century}{year}-{month:0>2}-{day:0>2}{time[date.end() :]}"
 
 # %% ../../nbs/data/14_threads.ipynb #_lines_of
 def _lines_of(path, form, rows, columns, faults, called):
@@ -365,10 +342,9 @@ def _lines_of(path, form, rows, columns, faults, called):
     if not rows:
         raise DataError(f"{path}: there are no rows to use. Check the path.{met(faults)}")
     names = list({c: None for row in rows for c in row.values})
-    cols, unused = _column_map({} if form else columns, names, f"{path}, {called}"), []
-    if not form:
-        unused = [c for c in names if c not in cols]
-        cols = _with_times(rows, cols)
+    cols = _column_map({} if form else columns, names, f"{path}, {called}")
+    unused = [] if form else [c for c in names if c not in cols]
+    cols = _with_times(rows, cols)
     threads: dict[str, dict] = {}
     for row in rows:
         value = row.values.get(cols.time)
@@ -383,27 +359,18 @@ def _lines_of(path, form, rows, columns, faults, called):
             lines[line.number] = row.place, line
         except RowFault as e:
             count_fault(faults, e, row.place)
-    if faults is not None and faults.counts["id given twice"] > len(rows) / 2:
-        advice = f"Name another column than {cols.id!r}: --{called} '{{id: …}}'"
-        raise DataError(
-            f"{path}: most ids were given before. {'Read one export' if form else advice}."
-        )
     return threads, cols, unused
 
 # %% ../../nbs/data/14_threads.ipynb #_told
-def _plan(form, cols, columns, previous, faults, unused):
+def _plan(form, cols, previous, unused):
     "Say how a file is read"
-    named = {name: column for name, column in cols._asdict().items() if column}
-    looked = [f"{n}: {c}" for n, c in named.items() if c not in (n, *(columns or {}).values())]
-    fields = (n if n == c else f"{n}: {c}" for n, c in named.items())
+    fields = (n if n == c else f"{n}: {c}" for n, c in cols._asdict().items() if c)
     how = form or f"a table with {', '.join(fields)}"
+    how += f", {cols.time}" if form and cols.time != "time" else ""
     which = "a message without a link" if cols.parents else "every message"
     how += f"; {which} answers the one before it in its thread" if previous else ""
     how += "; one person a file" if cols.role and not cols.user else ""
-    how += f"; not used: {shorten(', '.join(unused))}" if unused else ""
-    if faults is not None and (form or looked):
-        faults.add("read by looking", form or ", ".join(looked))
-    return how
+    return how + (f"; not used: {shorten(', '.join(unused))}" if unused else "")
 
 
 def _refuse_lost(threads, where, cols):
@@ -420,8 +387,7 @@ def _refuse_lost(threads, where, cols):
 # %% ../../nbs/data/14_threads.ipynb #_met
 def met(faults):
     "Say which faults were met, for a message"
-    counts = faults.counts.items() if faults else ()
-    some = [f"{kind} {n:,}" for kind, n in counts if kind != "read by looking"]
+    some = [f"{kind} {n:,}" for kind, n in faults.counts.items()] if faults else ()
     return f" Met: {', '.join(some)}." if some else ""
 
 # %% ../../nbs/data/14_threads.ipynb #in_time_order
@@ -444,14 +410,12 @@ def moments(
     "Say what was written before what, line by line"
     lines = [(m.time, t.id, m) for t in threads for m in t.messages]
     dated = sorted((line for line in lines if line[0] is not None), key=itemgetter(0))
-    places = {m.id: i for i, (_, _, m) in enumerate(dated or lines)}
-    for _, same in groupby(dated, itemgetter(0)):
-        written: dict[str, list] = {}
-        for _, thread, m in same:
-            written.setdefault(m.name, []).append((thread, m.id))
-        for own in written.values():
-            if len({thread for thread, _ in own}) > 1:
-                places |= dict.fromkeys([i for _, i in own], places[own[0][1]])
+    alike, places = defaultdict(list), {}
+    for place, (time, thread, m) in enumerate(dated or lines):
+        alike[place if time is None else time, m.name].append((thread, place, m.id))
+    for same in alike.values():
+        several = len({thread for thread, _, _ in same}) > 1
+        places |= {name: same[0][1] if several else place for _, place, name in same}
     return places
 
 # %% ../../nbs/data/14_threads.ipynb #MERGE_GAP
@@ -473,11 +437,6 @@ class ThreadTurn:
 
     def __post_init__(self):
         self.root = self.parent.root if self.parent else self
-        self.depth = (
-            self.parent.depth + any(m.content.strip() for m in self.parent.lines)
-            if self.parent
-            else 0
-        )
 
     @property
     def id(self) -> str:
@@ -490,10 +449,9 @@ class ThreadTurn:
 # %% ../../nbs/data/14_threads.ipynb #reply_turns
 def reply_turns(
     thread: Thread,  # with its lines in order
-    gap: int = MERGE_GAP,  # largest distance, in lines, at which a line continues a turn
-) -> tuple[list[ThreadTurn], Counter]:
-    "Join the lines of a thread into turns, in order; beside them counts of odd links"
-    turns, odd, ids = [], Counter(), {m.id for m in thread.messages}
+) -> tuple[list[ThreadTurn], int]:
+    "Join the lines of a thread into turns, in order; beside them the number of lost links"
+    turns, lost, ids = [], 0, {m.id for m in thread.messages}
     seen: dict[str, tuple[int, ThreadTurn]] = {}  # line → place, turn
     latest: dict[tuple[str, str], ThreadTurn] = {}  # author, turn answered → the answer
     for place, m in enumerate(thread.messages):
@@ -501,15 +459,13 @@ def reply_turns(
         others = [p for p in earlier if not m.name or seen[p][1].author != m.name]
         to = max((seen[p] for p in others or earlier), key=itemgetter(0), default=(0, None))[1]
         turn = latest.get((m.name, to.id)) if others and to else to
-        if m.name and turn and not turn.answered and place - turn.last <= gap:
+        if m.name and turn and not turn.answered and place - turn.last <= MERGE_GAP:
             turn.lines.append(m)
         else:
             kind = "reply" if others else "own" if earlier else "lost" if m.parents else "root"
             turns.append(turn := ThreadTurn(m.name, [m], kind, to))
         if others and to:
             to.answered, latest[m.name, to.id] = True, turn
-        missing = sum(p not in ids for p in m.parents)
-        odd.update(missing=missing, later=len(m.parents) - len(earlier) - missing)
-        odd["several"] += len(earlier) > 1
+        lost += sum(p not in ids for p in m.parents)
         turn.last, seen[m.id] = place, (place, turn)
-    return turns, +odd
+    return turns, lost

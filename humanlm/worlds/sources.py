@@ -46,10 +46,9 @@ def _from_threads(config: Settings) -> Data:
     from humanlm.data.replies import load_threads
     from humanlm.data.threads import met
 
-    found = load_threads(config.data)
-    looked = "read by looking" in found.report.faults.counts
-    told = f" Read as {found.report.form}." * looked + met(found.report.faults)
-    return Data(found.examples, None, found.report._repr_markdown_(), told)
+    examples, report = load_threads(config.data)
+    how = f" Read as {report.form}.{met(report.faults)}"
+    return Data(examples, None, report._repr_markdown_(), how)
 
 
 def _from_examples(config: Settings) -> Data:

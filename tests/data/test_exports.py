@@ -392,21 +392,6 @@ def test_dates_are_read_in_the_spelling_of_a_country(tmp_path, head):
     assert (m.name, m.content, m.time) == ("Ann", "hi", 1677963900.0)
 
 
-@pytest.mark.parametrize(
-    "turns, who",
-    [
-        ({"messages": [{"role": "user", "content": "hi"}]}, "one person a file"),
-        ({"conversations": [{"from": "Ann", "value": "hi"}]}, "1 people by name"),
-        ({"dialogue": [{"speaker": "Ann", "text": "hi"}]}, "conversations, 1 people by name"),
-        ({"user": "u", "messages": [{"role": "user", "content": "hi"}]}, "1 people by name"),
-    ],
-)
-def test_the_plan_names_form_and_people(tmp_path, turns, who):
-    form = []
-    import_threads(write_jsonl(tmp_path / "c.jsonl", [turns, turns]), tell=form.append)
-    assert who in form[0]
-
-
 def test_the_card_of_a_chat_is_in_plain_words(eight):
     path, _ = eight["Discord's JSON"]
     text = (path.parent.parent / "outchatDis" / "README.md").read_text()
@@ -439,8 +424,6 @@ def test_contexts_that_are_all_the_name_of_a_channel_are_an_error(tmp_path, caps
     assert "--build.links post" in capsys.readouterr().err
     assert main([*flags, "--build.source", "reddit", "--build.links", "post"]) == 0
     assert main(flags) == 0 and "the one before it" in capsys.readouterr().out
-    flags[flags.index(columns[1])] = "{thread: room, post: room, user: who, text: said}"
-    assert main(flags) == 2 and "build.columns.post" in capsys.readouterr().err
 
 
 def test_a_log_without_rows_to_split_names_the_cause(tmp_path, capsys):
@@ -487,4 +470,4 @@ def test_roles_are_read_in_every_spelling(tmp_path, user, assistant):
         "system",
         "user",
         "assistant",
-    ] and "several people in a chat" not in row.notes
+    ]

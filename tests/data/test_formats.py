@@ -223,10 +223,7 @@ def test_deleted_authors_are_nobody(gone):
     for i in (1, 3):
         raw["prompt"][i] |= {"role": gone, "metadata": {"author": gone}}
     row = map_row("reddit", raw)
-    assert (
-        names(row) == ["maple_grove_77", "", "HUMAN", ""]
-        and "unknown author in the context" in row.notes
-    )
+    assert names(row) == ["maple_grove_77", "", "HUMAN", ""]
     faults = Faults()
     assert mapped("reddit", [raw | {"user_id": gone}], faults) == [] and faults.counts == {
         "unknown author": 1
@@ -251,8 +248,7 @@ def test_the_users_side_of_a_chat_may_name_the_model_too():
         m["metadata"]["model"] = "gpt-4"
     assert names(map_row("wildchat", raw)) == ["HUMAN", ""]
     moved = raw_rows.wildchat() | {"user_id": "aa" * 32}
-    row = map_row("wildchat", moved)
-    assert names(row) == ["HUMAN", ""] and "several people in a chat" in row.notes
+    assert names(map_row("wildchat", moved)) == ["HUMAN", ""]
 
 
 # ---- contents (2.10)
@@ -383,7 +379,7 @@ def test_an_article_without_an_id_is_known_by_its_text():
         return map_row("medium", raw)
 
     rows = [bare("resp1"), bare("resp2")]
-    assert len({r.context_id for r in rows}) == 1 and "root known by its text" in rows[0].notes
+    assert len({r.context_id for r in rows}) == 1
 
 
 def test_mails_of_one_subject_share_a_root():
