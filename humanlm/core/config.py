@@ -234,8 +234,6 @@ _OF_ASKING = (
     "requests_per_minute",
     "cache",
     "budget",
-    "max_failed_share",
-    "second",
 )
 HARMLESS = (
     "run.name",

@@ -24,6 +24,7 @@ from ..core.trajectory import Score, Trajectory
 from ..hierarchy.composed import states_in
 from ..hierarchy.levels import HIERARCHY, Hierarchy, word_count
 from humanlm.rewards.scoring import (
+    FAILED_SHARE,
     JUDGE_FAULTS,
     Judge,
     JudgeRequest,
@@ -213,7 +214,7 @@ async def _judge_trajectories(
     judge: Judge,  # asked once per group
     requests: Mapping[str, JudgeRequest],  # row_id → question, as `requests_by_row` makes them
     concurrency: int = 16,  # groups judged at the same time
-    max_failed_share: float = 0.5,  # a larger share of judge faults raises `JudgeError`
+    max_failed_share: float = FAILED_SHARE,  # a larger share of judge faults raises `JudgeError`
     seed: int = 0,  # of the order of presentation
     levels: Sequence[str] | None = None,  # judged in every completion; None = the one asked for
 ) -> list[Trajectory]:  # in the same order, each with a score for its levels
