@@ -207,8 +207,7 @@ async def ask_judge(
         else:
             answer = {request.level: await judge(request)}
         return {
-            level: scores_by_id(judge, candidates, answer.get(level, ()))
-            for level in request.asked
+            level: scores_by_id(judge, candidates, answer.get(level, ())) for level in request.asked
         }
     except CacheError:
         raise
