@@ -256,15 +256,11 @@ def _settings_help(group: str, kind: Any) -> Iterator[str]:
 # %% ../../nbs/core/03_grammar.ipynb #_without_run
 def _odd_words(line: _CommandLine, inputs: str | None, runs: bool | str) -> list[str]:
     "Say what on the line is neither a setting nor a switch of this command"
-    flag = "" if runs is True else line.has("--resume", *(() if runs else ("--fresh",)))
-    prog = PROG.get() or "this command"
     problems: list[str] = []
-    if flag and runs:
-        problems.append(f"{flag}: {prog} resumes nothing. Give the same command again without it.")
-    elif flag:
-        problems.append(
-            f"{flag}: {prog} keeps no run, so there is nothing to resume or to start anew."
-        )
+    flag = "" if runs is True else line.has("--resume", *(() if runs else ("--fresh",)))
+    if flag:
+        way = "Give the same command again without it." if runs else "Leave it out."
+        problems.append(f"{flag}: {PROG.get() or 'this command'} keeps no run to go on with. {way}")
     if "" in line.files:
         problems.append("--config needs a file.")
     if line.inputs and not inputs:

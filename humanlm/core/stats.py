@@ -16,8 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .basics import DataError
-
 # %% ../../nbs/core/04_stats.ipynb #resample_counts
 def _resample_counts(
     units: int,  # what is drawn: clusters
@@ -54,10 +52,6 @@ def cluster_sums(
 ) -> np.ndarray:  # [C] or [C, K]
     "Add up the examples of each cluster"
     parts = np.asarray(parts, float)
-    if len(parts) != len(index):
-        raise DataError(
-            f"{len(index)} clusters for {len(parts)} examples. Give one for each example."
-        )
     sums = np.zeros((clusters, *parts.shape[1:]))
     np.add.at(sums, index, parts)
     return sums
@@ -288,15 +282,14 @@ def spearman(
     return pearson(_ranks(x, weights), _ranks(y, weights), weights)
 
 # %% ../../nbs/core/04_stats.ipynb #weighted_kappa
-BINS = 5  # steps of 0.2
+BINS = 5  # of 0.2 each; 1.0 falls into the last
 
 
 def _bin_scores(
     scores: np.ndarray,  # [E] from 0 to 1
-    bins: int = BINS,  # equally wide; 1.0 falls into the last
-) -> np.ndarray:  # [E] 0 ... bins - 1
+) -> np.ndarray:  # [E] 0 ... BINS - 1
     "Number the bin of each score"
-    return np.minimum(np.floor(scores * bins + 1e-9), bins - 1)
+    return np.minimum(np.floor(scores * BINS + 1e-9), BINS - 1)
 
 
 def _weighted_kappa(
@@ -329,11 +322,6 @@ def association(
     "Measure how two scores go together"
     x, y = np.asarray(x, float), np.asarray(y, float)
     clusters = _each(clusters, x)
-    if not len(x) == len(y) == len(clusters):
-        raise DataError(
-            f"{len(x)} scores against {len(y)}, {len(clusters)} clusters. Compare "
-            "scores of the same examples."
-        )
     known = ~np.isnan(x) & ~np.isnan(y)
     x, y = x[known], y[known]
     if not len(x):
@@ -365,14 +353,13 @@ def agreement(
     a: ArrayLike,  # [E] scores of one judge, 0..1; nan = no score
     b: ArrayLike,  # [E] scores of the other, same candidates in the same order
     cases: ArrayLike | None = None,  # [E] what each candidate belongs to; None = each its own
-    bins: int = BINS,  # for kappa
     seed: int = 0,  # of the resampling
     resamples: int = 2000,  # how many
 ) -> Agreement:
     "Measure how far two judges agree, on the candidates that both scored"
 
     def kappa(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        return _weighted_kappa(_bin_scores(x, bins), _bin_scores(y, bins), weights)
+        return _weighted_kappa(_bin_scores(x), _bin_scores(y), weights)
 
     def gap(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
         return weights @ np.abs(x - y) / weights.sum(1)

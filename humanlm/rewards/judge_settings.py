@@ -344,7 +344,6 @@ class Workload(NamedTuple):
 def _judging_cost(
     asked: Workload,
     config: JudgeConfig,
-    protocol: str,  # group or single
     hierarchy: Hierarchy = HIERARCHY,
 ) -> Estimate:
     "Estimate calls, tokens and dollars of one kind of questions"
@@ -352,9 +351,9 @@ def _judging_cost(
     def total(count: Callable[[JudgeRequest], int]) -> int:
         return round(asked.questions * fmean(map(count, asked.samples) if asked.samples else [0]))
 
-    read = total(lambda r: judging_tokens(r, protocol, hierarchy))
+    read = total(lambda r: judging_tokens(r, config.protocol, hierarchy))
     written = total(lambda r: VERDICT_TOKENS * len(r.candidates) * len(r.asked))
-    calls = total(lambda r: len(split_request(r, protocol)))
+    calls = total(lambda r: len(split_request(r, config.protocol)))
     return estimate(config.model, calls, read, written)
 
 
@@ -363,35 +362,29 @@ def judging_plan(
     asked: Sequence[Workload],
     hierarchy: Hierarchy = HIERARCHY,
 ) -> list[str]:  # lines of a plan
-    "Say what a judge will be asked and what that costs, with the other protocol beside"
+    "Say what a judge will be asked and what that costs"
     counts = ", ".join(f"{a.questions:,} questions in {a.what}" for a in asked)
     lines = [f"{config.group.replace('_', ' '):<12}{config.model}: about {counts}"]
     if is_free(config.model):
         return [*lines, "cost        none: this judge calls no chat model"]
-    costs = {
-        p: [_judging_cost(a, config, p, hierarchy) for a in asked] for p in ("group", "single")
-    }
-    for protocol in sorted(costs, key=config.protocol.__ne__):
-        beside = "" if protocol == config.protocol else "  (not chosen)"
-        lines.append(f"{protocol + ' judging':<16}{add_up(costs[protocol])}{beside}")
+    costs = [_judging_cost(a, config, hierarchy) for a in asked]
+    lines.append(f"{config.protocol + ' judging':<16}{add_up(costs)}")
     lines.append(
-        "not counted     questions repeated after a fault, and what a model thinks "
-        "before it answers"
+        "not counted     questions repeated after a fault, and what a model thinks before it answers"
     )
-    return lines + ([_budget_line(config.budget, costs[config.protocol])] if config.budget else [])
-
-
-def _budget_line(budget: float, costs: Sequence[Estimate]) -> str:
-    "State the budget, and warn where the plan needs more"
-    planned = sum(cost.dollars or 0 for cost in costs)
-    short = f"; WARNING: the plan needs ~${planned:,.2f}" if planned > budget else ""
-    return f"budget          ${budget:,.2f}; the run stops before it spends more{short}"
+    if config.budget:
+        planned = sum(cost.dollars or 0 for cost in costs)
+        short = f"; WARNING: the plan needs ~${planned:,.2f}" * (planned > config.budget)
+        lines.append(
+            f"budget          ${config.budget:,.2f}; the run stops before it spends more{short}"
+        )
+    return lines
 
 # %% ../../nbs/rewards/08_judge_settings.ipynb #audit_plan
 def _audit_plan(config: JudgeConfig, probes: Sequence[Probe]) -> str:
     "Say what an audit will ask, and its price"
     asked = audit_requests(probes)
-    cost = _judging_cost(Workload("audit", len(asked), asked), config, config.protocol)
+    cost = _judging_cost(Workload("audit", len(asked), asked), config)
     price = "no chat model is called" if is_free(config.model) else cost
     return f"probes   {len(probes)}\njudge    {config.model}: {len(asked)} questions, {price}"
 

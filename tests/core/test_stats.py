@@ -10,7 +10,6 @@ import sklearn.metrics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from humanlm.core.basics import DataError
 from humanlm.core.stats import (
     Bootstrap,
     _bin_scores,
@@ -195,10 +194,6 @@ def test_missing_scores_and_few_of_them():
     assert agreement([0.1, nan, 0.9], [0.2, 0.3, nan]).n == 1
     for pair in (([], []), ([nan], [0.5]), ([0.5], [0.5])):
         assert all(math.isnan(e.low) for e in agreement(*pair))
-    with pytest.raises(DataError, match="2 scores against 1"):
-        agreement([0.1, 0.2], [0.1])
-    with pytest.raises(DataError, match="1 clusters"):
-        agreement([0.1, 0.2], [0.1, 0.3], ["a"])
 
 
 def test_a_detectable_difference_is_seen_four_times_in_five():

@@ -21,8 +21,8 @@ from humanlm.core.records import Message
 from humanlm.core.trajectory import Score
 from humanlm.hierarchy.levels import HIERARCHY, STATES
 from humanlm.rewards.rubric import (
+    _SCHEMAS,
     CHARS_PER_TOKEN,
-    _answer_schema,
     _cut_context,
     instructions,
     judge_chat,
@@ -230,7 +230,7 @@ def test_every_rubric_is_short_names_its_fields_and_has_a_schema_that_strict_pro
 ):
     text, schema = (
         instructions("response", levels=levels),
-        _answer_schema(bool(levels)),
+        _SCHEMAS[bool(levels)],
     )
     assert len(text) < 4000 and "<" not in text
 
