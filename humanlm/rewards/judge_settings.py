@@ -370,7 +370,8 @@ def judging_plan(
     costs = [_judging_cost(a, config, hierarchy) for a in asked]
     lines.append(f"{config.protocol + ' judging':<16}{add_up(costs)}")
     lines.append(
-        "not counted     questions repeated after a fault, and what a model thinks before it answers"
+        "not counted     questions repeated after a fault, and what a model thinks before it "
+        "answers"
     )
     if config.budget:
         planned = sum(cost.dollars or 0 for cost in costs)
