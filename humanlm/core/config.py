@@ -116,7 +116,7 @@ class SFTConfig:
         require(
             "sft",
             *(
-                (allowed.get(name, value >= 0), f"{name} must not be {value}")
+                (bool(allowed.get(name, value >= 0)), f"{name} must not be {value}")
                 for name, value in values.items()
             ),
         )
