@@ -382,13 +382,13 @@ def policy_of(
 
 def judged(
     evaluations: list[Evaluation],
-    settings: Settings,  # for test_judge.max_failed_share
+    settings: Settings,  # for the group of the judge
 ) -> list[Evaluation]:
     "Give the evaluations back; `JudgeError` if the judge failed on too many texts"
     scores = [
         score for e in evaluations for levels in e.scores.values() for score in levels.values()
     ]
-    require_judged(scores, settings.test_judge.max_failed_share, settings.test_judge.group)
+    require_judged(scores, group=settings.test_judge.group)
     return evaluations
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #REFERENCES

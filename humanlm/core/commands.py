@@ -140,12 +140,8 @@ def _commands_below(
     name: str = "",  # the first words of a command; empty: all that have one word
 ) -> dict[str, Command]:  # by the word that follows
     "Give the commands whose name is one word longer"
-    found: dict[str, Command] = {}
-    for full, line in COMMANDS.items():
-        above, _, word = full.rpartition(" ")
-        if above == name:
-            found[word] = line
-    return found
+    parts = ((full.rpartition(" "), line) for full, line in COMMANDS.items())
+    return {word: line for (above, _, word), line in parts if above == name}
 
 # %% ../../nbs/core/08_commands.ipynb #command
 def command(
@@ -203,17 +199,17 @@ _MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)  # no space, 
 @contextmanager
 def _sigterm_as_ctrl_c() -> Generator[None]:
     "Let SIGTERM end a command as Ctrl-C does, where nobody else has taken it"
-    mine = (
-        threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    )
-    if mine:
-        signal.signal(signal.SIGTERM, _ctrl_c)
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    ):
+        yield
+        return
+    signal.signal(signal.SIGTERM, _ctrl_c)
     try:
         yield
     finally:
-        if mine:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _ctrl_c(number: int, frame: FrameType | None) -> None:

@@ -186,12 +186,7 @@ def save_trajectories(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        table = pa.Table.from_pylist([_columns(t) for t in trajectories], schema=_schema())
-    except (pa.ArrowException, TypeError) as e:
-        raise DataError(
-            f"{path} not written: {shorten(str(e), 160)}. Give every field its declared type."
-        ) from e
+    table = pa.Table.from_pylist([_columns(t) for t in trajectories], schema=_schema())
     with atomic_path(path) as tmp:
         pq.write_table(table, tmp, compression="zstd", row_group_size=GROUP_ROWS)
     return Path(path)

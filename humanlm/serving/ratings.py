@@ -212,11 +212,8 @@ def report_text(found: _StudyReport) -> str:  # Markdown
         [[name, i.n, _interval(i)] for name, i in found.agreement.items()],
     )
     judged = Table(
-        ("people's mean", "replies", "rank correlation", "weighted kappa", "mean gap"),
-        [
-            [name, a.n, *map(_interval, (a.spearman, a.kappa, a.gap))]
-            for name, a in found.judge.items()
-        ],
+        ("people's mean", "replies", "rank correlation", "mean gap"),
+        [[name, a.gap.n, *map(_interval, a)] for name, a in found.judge.items()],
     )
     return f"""{found.participants} participants; {found.answered} of the {found.asked} items that
 they were shown are rated. Intervals hold 95 %; below stands what each of them resamples.
@@ -252,5 +249,5 @@ alone say nothing.
 
 Items are resampled, those of one cluster together.
 
-{judged.markdown() if any(a.n for a in found.judge.values()) else "No reply was judged."}
+{judged.markdown() if any(a.gap.n for a in found.judge.values()) else "No reply was judged."}
 """
