@@ -7,6 +7,7 @@ __all__ = ['SCHEMA_VERSION', 'GROUP_ROWS', 'Completion', 'Turn', 'Score', 'Traje
            'save_trajectories', 'open_trajectories', 'read_rows', 'load_trajectories']
 
 # %% ../../nbs/core/51_trajectory.ipynb #import-json-math-from
+# pyright: basic
 import json
 import math
 from collections.abc import Sequence
