@@ -113,7 +113,6 @@ class ConfAIde(Benchmark):
     title = "ConfAIde"
     file = "confaide/tier_3_4.jsonl"
     label = "Text"
-    simulation = "witnesses"
     wish = "Write only what is asked for."
     breakdowns = (("question type",), ("tier",))
     advice = (
@@ -125,7 +124,7 @@ class ConfAIde(Benchmark):
     def items(self, row):
         if "public_info" in row:
             return _processed_meeting(row)
-        tier = check_name(str(need(row, "tier", object)), ("3", "4"), "tier")
+        tier = check_name(str(need(row, "tier")), ("3", "4"), "tier")
         return _secret(row) if tier == "3" else _meeting(row)
 
     def rows(self, path):

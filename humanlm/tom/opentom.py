@@ -45,7 +45,7 @@ def _opentom_options(
     row: Mapping, qa: Mapping, kind: str
 ) -> tuple[str, dict[str, str]]:  # key of the right one, options
     if kind == "fine location":
-        info = need(row, "plot_info", dict)
+        info = need(row, "plot_info")
         places = [need(info, name) for name in ("original_place", "move_to_place")]
         texts = [place.replace("_", " ") for place in places]
     else:
@@ -76,7 +76,6 @@ class OpenToM(Benchmark):
     title = "OpenToM"
     file = "opentom/opentom.json"
     evaluation_only = True
-    simulation = "witnesses"
     breakdowns = (("question type",), ("order",), ("question type", "order"))
     advice = (
         "You read a story about somebody who moves a thing, and somebody who may or "
@@ -85,7 +84,7 @@ class OpenToM(Benchmark):
     )
 
     def items(self, row):
-        qa = need(row, "question", dict)
+        qa = need(row, "question")
         story = need(row, "narrative" if "narrative" in row else "long_narrative")
         kind, order = _opentom_kind(qa)
         gold, options = _opentom_options(row, qa, kind)
@@ -111,7 +110,6 @@ class ToMBench(Benchmark):
     title = "ToMBench"
     file = "tombench"
     evaluation_only = True
-    simulation = "witnesses"
     breakdowns = (("question type",), ("ability",), ("task",))
     advice = (
         "You read about people in everyday life. Think of what each of them knows, wants, "

@@ -53,11 +53,12 @@ class CobraFrames(Benchmark):
     )
 
     def items(self, row):
-        gold, id = str(whole(row, "offensive_allapp", 1)), str(row["index"])
+        options = {"1": "offensive", "0": "not offensive"}
+        gold = check_name(str(whole(row, "offensive_allapp")), options, "label")
+        id = str(row["index"])
         scene = f"{row.get('scenario') or ''}\n{need(row, 'context')}".strip()
         who = f"{need(row, 'speaker')} says to {need(row, 'listener')}"
         question = f'{who}: "{need(row, "statement")}" Does that offend?'
-        options = {"1": "offensive", "0": "not offensive"}
         yield BenchmarkItem(id, id, scene, question, "remark", gold, options)
 
     def choices(self, item):
@@ -91,7 +92,6 @@ class MMToM(Benchmark):
     name = task = "mmtom"
     title = "MMToM-QA (text)"
     file = "mmtom_qa/questions.jsonl"
-    simulation = "witnesses"
     label = "Apartment and actions"
     rules = ("correct", "published")
     breakdowns = (("asks for",), ("question type",), ("episode",))
@@ -110,7 +110,7 @@ class MMToM(Benchmark):
         source, question, a, b = (part.strip() for part in (source, *match.groups()))
         options = distinct({"a": a, "b": b})
         gold = check_name(need(row, "answer").lower(), options, "answer")
-        kind = check_name(str(need(row, "question_type", object)), MMTOM_KINDS, "question type")
+        kind = check_name(str(need(row, "question_type")), MMTOM_KINDS, "question type")
         groups = {"asks for": MMTOM_KINDS[kind], "episode": str(row.get("episode", ""))}
         id = str(row["index"])
         yield BenchmarkItem(id, fingerprint(source), source, question, kind, gold, options, groups)
@@ -150,7 +150,6 @@ class BigToM(Benchmark):
     name = task = "bigtom"
     title = "BigToM"
     file = "bigtom/bigtom.jsonl"
-    simulation = "witnesses"
     rules = ("correct", "published")
     options = {"conditions": BIGTOM_CONDITIONS[:2]}
     allowed = {"conditions": BIGTOM_CONDITIONS}
@@ -219,7 +218,6 @@ class SimpleToM(Benchmark):
     name = task = "simpletom"
     title = "SimpleToM"
     file = "simpletom_samples/stories.jsonl"
-    simulation = "witnesses"
     breakdowns = (("question type",), ("scenario",), ("severity",))
     advice = "You read about somebody in an everyday situation. They act on what they are aware of."
 
@@ -227,9 +225,8 @@ class SimpleToM(Benchmark):
         story, _, word = need(row, "id").rpartition("_")
         kind = SIMPLETOM_KINDS[check_name(word, SIMPLETOM_KINDS, "type of question")]
         if "choices" in row:
-            listed = need(row, "choices", dict)
-            labels, texts = need(listed, "label", list), need(listed, "text", list)
-            options = distinct(dict(zip(labels, texts, strict=True)))
+            listed = row["choices"]
+            options = distinct(dict(zip(listed["label"], listed["text"], strict=True)))
             gold = check_name(need(row, "answerKey"), options, "answer key")
         else:
             answers = need(row, "answer_correct"), need(row, "answer_incorrect")

@@ -44,9 +44,7 @@ def _label_of(story: str, question: str, gold: str, labels: str) -> str:
 
 def _tomi_groups(row: Mapping, question: str) -> dict[str, str]:
     "Return what a row is counted under; `DataError` for questions of other kinds"
-    start = " ".join(question.lower().split()[:2])
-    if start not in _ORDERS:
-        raise DataError(f"unknown type of question: {shorten(question)!r}.")
+    start = check_name(" ".join(question.lower().split()[:2]), _ORDERS, "type of question")
     order = "first order" if " really think" in question.lower() else _ORDERS[start]
     raw = str(row.get("qTypeRaw") or row.get("question_type") or "")
     kind = str(row.get("qType") or raw)
@@ -92,7 +90,7 @@ class ToMi(Benchmark):
     options, allowed = {"labels": "as_shipped"}, {"labels": LABELS}
 
     def items(self, row, labels="as_shipped"):
-        story, question = story_text(need(row, "story", object)).strip(), need(row, "question")
+        story, question = story_text(need(row, "story")).strip(), need(row, "question")
         gold = need(row, "correct_answer" if "correct_answer" in row else "answer")
         gold = _label_of(story, question, gold, labels)
         places = [place for place in literal_list(row.get("cands") or []) or [] if plain(place)]
@@ -180,12 +178,9 @@ def _lettered(text: str) -> dict[str, str]:
     return distinct(dict(options))
 
 
-def whole(row: Mapping, name: str, most: int = 10**9) -> int:
-    "Return a field that holds a whole number from 0, perhaps as text"
-    text = re.sub(r"\.0+$", "", str(need(row, name, object)))
-    if not text.isdecimal() or int(text) > most:
-        raise DataError(f"{name} must be a whole number from 0 to {most:,}, got {shorten(text)!r}.")
-    return int(text)
+def whole(row: Mapping, name: str) -> int:
+    "Return a field that holds a whole number, perhaps as text"
+    return int(float(need(row, name)))
 
 
 class HiToM(Benchmark):
@@ -223,9 +218,9 @@ class HiToM(Benchmark):
         sample = whole(row, "sample_id" if "sample_id" in row else "index")
         if prompting not in (kind, "both") or (split == "published" and sample not in HITOM_100):
             return
-        flag = str(need(row, "deception", object)).lower()
+        flag = str(need(row, "deception")).lower()
         lies = check_name(flag, ("true", "false", "1", "0"), "true or false") in ("true", "1")
-        length, order = whole(row, "story_length", 9), whole(row, "question_order", 9)
+        length, order = whole(row, "story_length"), whole(row, "question_order")
         lines = [line.strip() for line in need(row, "story").splitlines() if "***" not in line]
         story, question = "\n".join(filter(None, lines)), need(row, "question")
         options = _lettered(need(row, "choices"))

@@ -208,7 +208,7 @@ def test_tombench_is_read_from_a_folder_in_english(tmp_path):
         ),
     ]
     assert [(p.where, p.reason) for p in loaded.problems] == [
-        ("False Belief Task.jsonl, row 3", "two options are the same: 'shelf'.")
+        ("False Belief Task.jsonl, row 3", "two options are the same, or one is empty: 'shelf'.")
     ]
 
 
