@@ -4,14 +4,15 @@
 
 # %% auto #0
 __all__ = ['NONE', 'MENTAL', 'LONGEST_NAME', 'TAG', 'is_none', 'split_mental', 'Step', 'Context', 'make_context',
-           'context_schema', 'read_entries', 'is_unread', 'Violation', 'shape_faults', 'read_contexts', 'read_context',
-           'to_json', 'simulations_text', 'has_tag']
+           'context_schema', 'read_entries', 'is_unread', 'Violation', 'read_contexts', 'read_context', 'to_json',
+           'simulations_text', 'has_tag']
 
 # %% ../../nbs/social/01_contexts.ipynb #exported-imports
 import json
 import re
 from collections.abc import Iterable, Sequence
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -96,10 +97,10 @@ class Context(BaseModel, extra="forbid"):
     def _repr_html_(self) -> str:
         return self.html()._repr_html_()
 
-    def to_text(self, with_manual: bool = True) -> str:  # with_manual: explain the record below it
-        "Write a context for the model that answers questions"
-        text = f"### Who perceived and did what (the text above, step by step)\n{to_json(self)}"
-        return f"{text}\n\n{_manual(self)}" if with_manual else text
+    def to_text(self) -> str:
+        "Write a context and its manual for the model that answers questions"
+        head = "### Who perceived and did what (the text above, step by step)"
+        return f"{head}\n{to_json(self)}\n\n{_manual(self)}"
 
     def to_lists(self) -> dict:  # the generation shape
         "Write a context as lists of `name: text`, as a model is asked to write it"
@@ -166,69 +167,53 @@ _CONTEXT_ABOUT = {
 # %% ../../nbs/social/01_contexts.ipynb #context_schema
 def context_schema(compact: bool = False) -> dict:  # JSON schema, no references
     "Give the JSON schema of a context as a model shall write it"
-
-    def described(about: str, **schema: Any) -> dict:
-        return schema if compact else {"description": about, **schema}
-
-    def fields(about: dict[str, str], whole: str, **schemas: dict) -> dict:
-        properties = {name: described(text, **schemas[name]) for name, text in about.items()}
-        closed = {"additionalProperties": False} | described(whole)
-        return closed | {"properties": properties, "required": list(about), "type": "object"}
-
     text = {"type": "string"}
     texts = {"items": text, "type": "array"}
     halves = {"timestep": text, "state": text, "observations": texts, "actions": texts}
-    step = fields(_STEP_ABOUT, "A timestep as a model writes it", **halves)
-    steps = {"items": step, "type": "array"}
-    whole = "A context as a model writes it"
-    return fields(_CONTEXT_ABOUT, whole, agents_names=texts, socialized_context=steps)
+    steps = {"items": _object(_STEP_ABOUT, halves, compact), "type": "array"}
+    fields = {"agents_names": texts, "socialized_context": steps}
+    return _object(_CONTEXT_ABOUT, fields, compact)
+
+
+def _object(about: dict[str, str], fields: dict[str, dict], compact: bool) -> dict:
+    "Give the schema of an object with all of its fields, described unless compact"
+    described = {name: {"description": about[name]} | field for name, field in fields.items()}
+    properties = fields if compact else described
+    closed = {"additionalProperties": False, "required": list(fields), "type": "object"}
+    return closed | {"properties": properties}
 
 # %% ../../nbs/social/01_contexts.ipynb #LONGEST_NAME
 LONGEST_NAME = 60  # characters before a colon that can still be meant as a name
 
-
-def _split_entry(
-    entry: str,  # "name: text"
-    names: Sequence[str] = (),  # agents of the record
-    expected: str = "",  # the agent whose turn it is
-) -> tuple[str, str]:  # ("", entry) where there is no name
-    "Split an entry into name and text"
-    order = (expected, *sorted(names, key=len, reverse=True))
-    agent = next((name for name in order if name and entry.startswith(f"{name}:")), "")
-    name, colon, _ = (agent, ":", "") if agent else entry.partition(":")
-    if not colon or not name.strip() or (not agent and len(name) > LONGEST_NAME):
-        return "", entry
-    return agent or name.strip(), entry[len(name) + 1 :].removeprefix(" ")
-
 # %% ../../nbs/social/01_contexts.ipynb #read_entries
-def read_entries(listed: Iterable[str], names: Sequence[str]) -> dict[str, str]:
+def read_entries(listed: Iterable[str]) -> dict[str, str]:
     "Turn a list of `name: text` into a map; what cannot be read stays under `:number`"
     entries = {}
-    for i, entry in enumerate(listed):
-        entry = entry if isinstance(entry, str) else json.dumps(entry)
-        name, text = _split_entry(entry, names, names[i] if i < len(names) else "")
-        readable = name and name not in entries
-        entries[name if readable else f":{i}"] = text if readable else entry
+    for i, entry in enumerate(map(str, listed)):
+        name, colon, text = entry.partition(":")
+        name = name.strip()
+        if colon and 0 < len(name) <= LONGEST_NAME and name not in entries:
+            entries[name] = text.removeprefix(" ")
+        else:
+            entries[f":{i}"] = entry
     return entries
 
 # %% ../../nbs/social/01_contexts.ipynb #is_unread
-def is_unread(name: str, names: Sequence[str]) -> bool:
+def is_unread(name: str) -> bool:
     "Whether a key stands for an entry that could not be read"
-    return name.startswith(":") and name not in names
+    return name.startswith(":")
 
 # %% ../../nbs/social/01_contexts.ipynb #_listed
 def _listed(entries: dict[str, str], names: Sequence[str]) -> list[str]:
     "Write entries in the order of the agents; where keys and agents differ, in their own order"
     order = names if set(names) == entries.keys() else entries
-    return [
-        entries[name] if is_unread(name, names) else f"{name}: {entries[name]}" for name in order
-    ]
+    return [entries[name] if is_unread(name) else f"{name}: {entries[name]}" for name in order]
 
 # %% ../../nbs/social/01_contexts.ipynb #Violation
 class Violation(NamedTuple):
     "Something wrong with a context"
 
-    code: str  # I1 … I12, or "shape", "empty", "tag"
+    code: str  # I1 … I12, or "empty", "tag"
     timestep: int | None  # position of the step, from 0; None = the whole record
     agent: str | None
     message: str
@@ -244,45 +229,27 @@ def _stored(obj: Any) -> Any:
     "Bring plain data to the stored shape: lists become maps, steps get their numbers"
     if not isinstance(obj, dict) or not isinstance(obj.get("socialized_context"), list):
         return obj
-    listed = obj.get("agents_names")
-    names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
-    steps = [
-        step
-        if not isinstance(step, dict)
-        else step
-        | {"timestep": str(step.get("timestep", i))}
-        | {
-            name: read_entries(step[name], names)
-            for name in ("observations", "actions")
-            if isinstance(step.get(name), list)
-        }
-        for i, step in enumerate(obj["socialized_context"])
-    ]
     optional = ("context_manual", "task_specific_instructions")
     whole = {key: value for key, value in obj.items() if value or key not in optional}
-    return whole | {"socialized_context": steps}
+    return whole | {
+        "socialized_context": list(map(_stored_step, count(), obj["socialized_context"]))
+    }
 
 
-def shape_faults(obj: Any) -> list[Violation]:
-    "List what keeps plain data from being a context"
-    try:
-        Context.model_validate(_stored(obj))
-    except ValidationError as e:
-        return [_shape_fault(error["loc"], error["msg"]) for error in e.errors()]
-    return []
-
-
-def _shape_fault(place: Sequence[Any], message: str) -> Violation:
-    inner = len(place) > 1 and place[0] == "socialized_context"
-    step, place = (place[1], place[2:]) if inner else (None, place)
-    return Violation("shape", step, None, ": ".join([*(shorten(part) for part in place), message]))
+def _stored_step(number: int, step: Any) -> Any:
+    if not isinstance(step, dict):
+        return step
+    halves = ("observations", "actions")
+    lists = {half: step[half] for half in halves if isinstance(step.get(half), list)}
+    maps = {half: read_entries(listed) for half, listed in lists.items()}
+    return step | maps | {"timestep": str(step.get("timestep", number))}
 
 # %% ../../nbs/social/01_contexts.ipynb #read_contexts
 def read_contexts(
     source: Any,  # a context, plain data, JSON text, or the path of a JSON file
 ) -> list[Context]:
     "Read contexts in any published shape; simulations give several"
-    where, obj = _plain_data(source)
+    obj = _plain_data(source)
     if isinstance(obj, Context):
         return [obj]
     if isinstance(obj, dict):
@@ -294,25 +261,25 @@ def read_contexts(
     try:
         return [Context.model_validate(_stored(obj))]
     except ValidationError as e:
-        listed = "\n".join(map(str, shape_faults(obj)[:20]))
-        raise DataError(f"{where} is not a socialized context:\n{listed}") from e
+        faults = [
+            f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in e.errors()[:20]
+        ]
+        raise DataError("\n".join(["This is not a socialized context:", *faults])) from e
 
 # %% ../../nbs/social/01_contexts.ipynb #_plain_data
-def _plain_data(source: Any) -> tuple[str, Any]:
+def _plain_data(source: Any) -> Any:
     "Load JSON from text or file; anything else is given back"
     if not isinstance(source, (str, Path)):
-        return "This", source
-    text, where = str(source), "This text"
+        return source
+    text = str(source)
     try:
-        if isinstance(source, Path) or not text.lstrip("\ufeff \t\r\n").startswith(("{", "[", '"')):
-            where, text = shorten(source), Path(source).read_text("utf-8-sig")
-        return where, json.loads(text.lstrip("\ufeff"))
-    except OSError as e:
+        if isinstance(source, Path) or not text.lstrip().startswith(("{", "[", '"')):
+            text = Path(source).read_text("utf-8-sig")
+        return json.loads(text)
+    except (OSError, ValueError, RecursionError) as e:
         raise DataError(
-            f"Cannot read {shorten(source)!r}: {e.strerror}. Give JSON, or the path of a JSON file."
+            f"Cannot read {shorten(source)!r}: {shorten(e)}. Give JSON, or the path of a JSON file."
         ) from e
-    except (ValueError, RecursionError) as e:
-        raise DataError(f"{where} is not JSON ({shorten(e)}). Give one JSON object.") from e
 
 # %% ../../nbs/social/01_contexts.ipynb #read_context
 def read_context(

@@ -14,9 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..core.basics import DataError, atomic_write, check_name, shorten
+from ..core.basics import atomic_write, check_name
 from .answers import answer
-from .language import PlaceQuestion, read_question
 from .world import Story, read_story
 
 # %% ../../nbs/social/08_generation.ipynb #NAMES
@@ -56,13 +55,6 @@ class StoryQuestion(NamedTuple):
     text: str
     answer: str
     kind: str = ""  # ToMi: memory, reality, first_order_0_tom …; Hi-ToM: order_0 … order_4
-
-    @property
-    def about(self) -> PlaceQuestion:
-        "Read what the question is about"
-        question = read_question(self.text)
-        assert isinstance(question, PlaceQuestion), self.text
-        return question
 
 # %% ../../nbs/social/08_generation.ipynb #Tale
 @dataclass(frozen=True)
@@ -169,8 +161,9 @@ def tomi_story(
     types = _tomi_questions(people[0], people[1], things[0])
 
     def type_of(asked: StoryQuestion) -> str:
+        kind = types[asked.text]
         real = "no_tom" if asked.answer == tale.story.world.where(things[0]) else "tom"
-        return f"{types[asked.text]}_{real}" if asked.about.chain else types[asked.text]
+        return f"{kind}_{real}" if "order" in kind else kind
 
     return ask(tale, types, type_of)
 
@@ -282,9 +275,10 @@ def hitom_story(
     choices = tuple(rng.sample([box for boxes in house.rooms.values() for box in boxes], 15))
     kind = f"length {length}, {'tell' if tells else 'no tell'}"
     people = rng.sample(house.people, 5)
-    questions = [_belief_question(people[4 - order : 4], things[0]) for order in range(5)]
+    chains = [people[4 - order : 4] for order in range(5)]
+    kinds = {_belief_question(chain, things[0]): f"order_{len(chain)}" for chain in chains}
     tale = Tale("hitom", sentences, kind=kind, choices=choices)
-    return ask(tale, questions, lambda asked: f"order_{asked.about.order}")
+    return ask(tale, kinds, lambda asked: kinds[asked.text])
 
 # %% ../../nbs/social/08_generation.ipynb #_aside
 def _aside(rng: random.Random, house: _House) -> Iterator[str]:
@@ -339,23 +333,16 @@ def read_tomi(
     path: str | Path,  # a trace beside it is used if there is one
 ) -> list[Tale]:
     "Read a file of the ToMi format; blocks of the same story become one tale"
-    path, tales, blocks, story = Path(path), [], [], ()
-    for n, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+    trace, tales, story = Path(path).with_suffix(".trace"), [], ()
+    traces = iter(trace.read_text("utf-8").splitlines() if trace.exists() else [])
+    for line in Path(path).read_text("utf-8").splitlines():
         number, _, text = line.strip().partition(" ")
-        story = () if number == "1" else story
-        if "\t" in text and story:
-            blocks.append((story, *(part.strip() for part in text.split("\t")[:2])))
-        elif number.isdigit() and text and "\t" not in text:
-            story = (*story, text)
-        elif line.strip():
-            raise DataError(f"{path}, line {n}: {shorten(line)!r} is no sentence and no question.")
-    trace = path.with_suffix(".trace")
-    lines = trace.read_text("utf-8").splitlines() if trace.exists() else [","] * len(blocks)
-    if len(lines) != len(blocks):
-        raise DataError(f"{trace}: {len(lines)} lines for {len(blocks)} questions in {path.name}.")
-    for (story, question, place), line in zip(blocks, lines):
-        *acts, type_, kind = line.split(",")
-        asked = StoryQuestion(question, place, type_)
+        if "\t" not in text:
+            story = (text,) if number == "1" else (*story, text) if text else story
+            continue
+        question, place = text.split("\t")[:2]
+        *acts, type_, kind = next(traces, ",").split(",")
+        asked = StoryQuestion(question.strip(), place.strip(), type_)
         if tales and tales[-1].sentences == story:
             tales[-1] = replace(tales[-1], asked=(*tales[-1].asked, asked))
         else:

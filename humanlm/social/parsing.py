@@ -76,11 +76,10 @@ class SymbolicParser:
             context = to_context(story)
         except DataError as e:
             return Parse(None, f"parse failed: {e}")
-        odd = [f"contradiction in sentence {n + 1}: {why}" for n, why in story.world.conflicts]
-        odd += [f"sentence {n} skipped: {why}" for n, _, why in story.unknown]
         if not story.agents:
-            return Parse(None, "parse failed: no sentence in which somebody does something.", tuple(odd))
-        return Parse(context, notes=tuple(odd))
+            return Parse(None, "parse failed: no sentence in which somebody does something.")
+        skipped = (f"sentence {n} skipped: {why}" for n, _, why in story.unknown)
+        return Parse(context, notes=tuple(skipped))
 
 # %% ../../nbs/60_social_world.ipynb #VERSION
 _VERSION = 3  # of everything that goes into a context's key

@@ -40,9 +40,7 @@ def _plan(run: TomRun) -> str:
     if respondent.asker:
         require_model(settings.model.name)
         growth = RECORD_GROWTH if respondent.parses else 0
-        read = sum(
-            len(run.benchmark.prompt(item)) + growth * len(item.source) for item in waiting
-        )
+        read = sum(len(run.benchmark.prompt(item)) + growth * len(item.source) for item in waiting)
         times = CALLS.get(respondent.mode, 1)
         written = times * len(waiting) * settings.answer.max_tokens
         cost = estimate(settings.model.name, times * len(waiting), times * read // 4, written)

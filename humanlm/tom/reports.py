@@ -109,7 +109,9 @@ def mismatches(outcomes: Iterable[ScoredAnswer]) -> list[list[Any]]:
     ]
 
 # %% ../../nbs/tom/12_reports.ipynb #compare_runs
-def _measured_units(run: Path) -> dict[str, Measurement]:  # question of a benchmark → what it came to
+def _measured_units(
+    run: Path,
+) -> dict[str, Measurement]:  # question of a benchmark → what it came to
     "Read what a run measured"
     path, benchmark = run / "measured" / f"{run.name}.jsonl", read_record(run).get("benchmark")
     if not benchmark or not path.is_file():

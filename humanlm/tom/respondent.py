@@ -63,10 +63,9 @@ def solve(
     policy: str = "principled",  # or as_shipped, with the faults of published labels; for symbolic
 ) -> SolverAnswer:
     "Answer by a rule; `AbstentionError` if it cannot know"
-    notes: tuple[str, ...] = ()
     query = read_question(item.question)
     if name == "symbolic":
-        text, reason, notes = symbolic_answer(_story(item.source), item.question, policy)
+        text, reason = symbolic_answer(_story(item.source), item.question, policy)
     elif not isinstance(query, PlaceQuestion):
         text, reason = None, query.reason
     elif name == "memory":
@@ -76,8 +75,7 @@ def solve(
     if text is None:
         raise AbstentionError(reason)
     keys = [key for key, option in item.options.items() if plain(option) == plain(text)]
-    notes = tuple(f"contradiction in {note}" for note in notes)
-    return SolverAnswer(keys[0] if keys else text, notes=notes)
+    return SolverAnswer(keys[0] if keys else text)
 
 # %% ../../nbs/tom/11_respondent.ipynb #0fb83bf3
 def chance(benchmark: Benchmark, items: Sequence[BenchmarkItem]) -> list[ScoredAnswer]:

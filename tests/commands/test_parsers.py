@@ -11,14 +11,12 @@ import pytest
 from halves import stop_in_the_first
 
 from humanlm.core.basics import read_jsonl, run_sync
-from humanlm.core.grammar import parse
 from humanlm.core.runs import read_record
 from humanlm.parsers import main
 from humanlm.social.generation import generate
 from humanlm.social.pairs import fresh_pairs, read_pairs
 from humanlm.social.parsing import parser
 from humanlm.social.requests import parse_prompt
-from humanlm.tom import contexts as records
 from humanlm.tom.command import main as tom
 
 PAIRS = list(fresh_pairs("tomi", 60, seed=7))
@@ -100,23 +98,6 @@ def test_both_families_work_without_further_settings(tmp_path, capsys):
         assert main([*limited, "100000"]) == 0 and "too long" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "given, asked",
-    [
-        ({}, ("bare", False, 1)),
-        ({"example": True}, ("bare", True, 1)),
-    ],
-)
-def test_what_is_given_wins_over_what_a_trained_parser_wants(tmp_path, given, asked):
-    (tmp_path / "parser.json").write_text('{"style": "bare", "example": false, "attempts": 1}')
-    flags = [f"--parser.{name}={json.dumps(value)}" for name, value in given.items()]
-    config = parse(
-        {"parser": records.ParsingConfig}, [f"--parser.name=hf/{tmp_path}", *flags], "x"
-    ).parser
-    made = config.find_parser(str(tmp_path), ask=False).parser
-    assert (made.style, made.example, made.attempts) == asked
-
-
 def test_chat_jsonl_and_verl_parquet_hold_the_same(tmp_path):
     import pyarrow.parquet as pq
 
@@ -133,8 +114,6 @@ def test_chat_jsonl_and_verl_parquet_hold_the_same(tmp_path):
                     "x",
                     "--parser.out",
                     "sets",
-                    "--parser.indent",
-                    "2",
                 ]
             )
             == 0
@@ -150,7 +129,7 @@ def test_chat_jsonl_and_verl_parquet_hold_the_same(tmp_path):
         assert [[m["content"] for m in row["messages"]] for row in chats] == [
             [row["prompt"], row["response"]] for row in table
         ]
-        assert table[0]["response"].startswith('{\n  "agents_names"')
+        assert table[0]["response"].startswith('{"agents_names"')
     assert json.loads((tmp_path / "sets/counts.json").read_text())["stories learnt"] == 24
 
 

@@ -41,7 +41,7 @@ from humanlm.tom.sets import benchmarks
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("HUMANLM_DATA") or "data")
-SETS = ("hitom", "bigtom", "confaide", "mmtom", "simpletom")
+SETS = ("hitom", "bigtom", "confaide", "mmtom")
 
 
 def need_data(name):
@@ -316,7 +316,7 @@ def test_whoever_joined_late_remembers_nothing_from_before(tmp_path):
     )
 
 
-@pytest.mark.parametrize("name", ["bigtom", "confaide", "mmtom", "simpletom"])
+@pytest.mark.parametrize("name", ["bigtom", "confaide", "mmtom"])
 def test_falling_back_is_counted_and_named(name, tmp_path, capsys):
     path, _ = drawn(name, tmp_path, 1)
     words = (name, f"--tom.file={path}", "--tom.mode=simulation", "--model.name=scripted/first")
@@ -727,7 +727,7 @@ def test_a_debate_takes_four_turns_and_not_ten(own, monkeypatch):
 
 @pytest.mark.parametrize("mode", [m for m in ways if m != "few_shot"])
 @pytest.mark.parametrize(
-    "name", ["tomi", "fantom", "hitom", "mmtom", "bigtom", "simpletom", "cobra", "confaide"]
+    "name", ["tomi", "fantom", "hitom", "mmtom", "bigtom", "cobra", "confaide"]
 )
 def test_every_way_answers_every_benchmark(name, mode, tmp_path):
     "Ways that mean nothing for a benchmark fall back and say so; none fails in silence"
@@ -770,13 +770,6 @@ def test_every_way_answers_every_benchmark(name, mode, tmp_path):
             "action_answer_not_aware": "s",
             "action_aware": "t.",
             "action_not_aware": "u.",
-        },
-        "simpletom": {
-            "id": "s_aware",
-            "story": "Ira sat.",
-            "question": "Is Ira aware?",
-            "answer_correct": "No",
-            "answer_incorrect": "Yes",
         },
         "cobra": {
             "context": "x",

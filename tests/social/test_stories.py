@@ -8,7 +8,6 @@ from itertools import islice
 import pytest
 from replay import Replay, slow_answer
 
-from humanlm.core.basics import DataError
 from humanlm.social.answers import answer, memory_answer, to_context
 from humanlm.social.generation import (
     PLANS,
@@ -78,11 +77,7 @@ def test_eager_and_lazy_beliefs_agree_up_to_the_fourth_order(family, request):
             for chain in chains(world.agents, 4)
         }
         assert {key: place for key, place in held.items() if place} == replay.held, tale.text
-        assert (
-            (world.inside, world.start) == (replay.spot, replay.begin)
-            and not tale.story.unknown
-            and not world.conflicts
-        )
+        assert (world.inside, world.start) == (replay.spot, replay.begin) and not tale.story.unknown
 
 
 def walk(rng, steps=25):
@@ -125,7 +120,7 @@ def walk(rng, steps=25):
 def test_both_simulators_agree_on_free_walks(seed):
     tale = walk(random.Random(seed))
     world, found = tale.story.world, Replay(tale.sentences, 3).held
-    assert not tale.story.unknown and not world.conflicts
+    assert not tale.story.unknown
     for (chain, thing), place in found.items():
         assert world.belief(chain, thing) == place, (tale.text, chain, thing)
     record = to_context(tale.story)
@@ -325,13 +320,6 @@ def test_published_form_of_a_tomi_block(tmp_path):
         StoryQuestion("Where is the rope now?", "crate", ""),
     )
     assert answer(second.story, second.asked[0].text).text == "crate"
-
-
-def test_a_trace_of_another_file_is_refused(tmp_path, tomi):
-    write_tomi(tmp_path / "x.txt", tomi[:2])
-    (tmp_path / "x.trace").write_text("memory,true_belief\n")
-    with pytest.raises(DataError, match="1 lines for 12 questions"):
-        read_tomi(tmp_path / "x.txt")
 
 
 def test_hitom_rows_are_like_the_published_ones(hitom):

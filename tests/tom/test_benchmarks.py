@@ -25,7 +25,7 @@ from humanlm.tom.sets import BIGTOM_CONDITIONS, benchmarks
 from humanlm.tom.tales import HITOM_100, _hitom_set
 
 DATA = Path(os.environ.get("HUMANLM_DATA") or "data")
-REAL = {"hitom": 315, "confaide": 274, "mmtom": 276, "bigtom": 1284, "simpletom": 14}
+REAL = {"hitom": 315, "confaide": 274, "mmtom": 276, "bigtom": 1284}
 
 
 def real(name, **options):
@@ -468,7 +468,7 @@ def test_confaide_reads_the_public_text_files(tmp_path):
     assert [p.where for p in loaded.problems] == ["tier_4.txt, scenario 2"]
 
 
-# ---- BigToM, SimpleToM
+# ---- BigToM
 
 
 def test_one_sentence_decides_in_bigtom():

@@ -96,48 +96,6 @@ def bigtom(n, draw):
     }
 
 
-def simpletom(n, draw):
-    return {
-        "id": f"s{n // 3}_{('aware', 'action', 'judgment')[n % 3]}",
-        "story": f"story {n // 3}",
-        "question": "q",
-        "scenario_name": f"shop {n % 2}",
-        "choices": {"label": ["A", "B"], "text": ["x", "y"]},
-        "answerKey": draw.choice("AB"),
-    }
-
-
-def opentom(n, draw):
-    kind, answers = draw.choice(
-        [("location-fo", ["blue_bowl", "drawer"]), ("attitude", ["positive", "negative"])]
-    )
-    return {
-        "index": str(n),
-        "narrative": f"story {n // 3}",
-        "plot_info": {
-            "mover": "Ira",
-            "eoi": "plum",
-            "original_place": "blue_bowl",
-            "move_to_place": "drawer",
-            "observer": "Lea",
-        },
-        "question": {"type": kind, "question": f"q{n}?", "answer": draw.choice(answers)},
-    }
-
-
-def tombench(n, draw):
-    return {
-        "index": str(n),
-        "ABILITY": f"Belief: kind {n % 3}",
-        "STORY": f"story {n // 2}",
-        "QUESTION": f"q{n}?",
-        "OPTION-A": "x",
-        "OPTION-B": "y",
-        "ANSWER": draw.choice("AB"),
-        "task": "one",
-    }
-
-
 MAKE = {
     "tomi": tomi,
     "paratomi": tomi,
@@ -147,9 +105,6 @@ MAKE = {
     "cobra": cobra,
     "mmtom": mmtom,
     "bigtom": bigtom,
-    "simpletom": simpletom,
-    "opentom": opentom,
-    "tombench": tombench,
 }
 
 
@@ -200,31 +155,10 @@ def confaide_other(row):
     return row | {"head": ", ".join(reversed(row["head"].split(",")))}
 
 
-def simpletom_other(row):
-    if "choices" not in row:
-        return exchanged(row, "answer_correct", "answer_incorrect")
-    return row | {"answerKey": other(row["answerKey"], row["choices"]["label"])}
-
-
 def bigtom_other(row):
     for about in ("belief", "action"):
         row = exchanged(row, f"{about}_answer_aware", f"{about}_answer_not_aware")
     return row
-
-
-def opentom_other(row):
-    asked = row["question"]
-    return row | {
-        "question": asked
-        | {
-            "answer": other(
-                asked["answer"],
-                ["blue_bowl", "drawer"]
-                if asked["type"] == "location-fo"
-                else ["positive", "negative"],
-            )
-        }
-    }
 
 
 def hitom_other(row):
@@ -241,9 +175,6 @@ OTHER = {
     "cobra": lambda row: row | {"offensive_allapp": 1 - row["offensive_allapp"]},
     "mmtom": lambda row: row | {"answer": other(row["answer"], "ab")},
     "bigtom": bigtom_other,
-    "simpletom": simpletom_other,
-    "opentom": opentom_other,
-    "tombench": lambda row: row | {"ANSWER": other(row["ANSWER"], "AB")},
 }
 OTHER["paratomi"] = OTHER["tomi"]
 LABELLED = {
