@@ -52,10 +52,6 @@ belongs into <mental_state>.""",
     "mmtom": "A person looks for things in an apartment. "
     + _ROOMS
     + " Closed containers hide what is in them.",
-    "bigtom": """A short story: a person believes something, then the world changes, and the \
-person may or \
-may not notice. An observation holds the change only if the text says or plainly shows that \
-this person perceived it.""",
 }
 TASKS = {name: name for name in HINTS} | {
     "ori_tomi": "tomi",

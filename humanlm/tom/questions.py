@@ -10,7 +10,7 @@ import csv
 import io
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -66,24 +66,21 @@ class QuestionSet:
 _Rows = Iterator[tuple[int, Any]]  # line, and a row; a text says what is wrong with it
 
 
-def _csv_rows(text: str, columns: Sequence[str]) -> _Rows:
-    head = text.partition("\n")[0]
-    delimiter = ";" if head.count(";") > head.count(",") else ","
-    records = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
-    names, start = list(columns), 1
+def _csv_rows(text: str) -> _Rows:
+    records, names, start = csv.reader(io.StringIO(text, newline="")), [], 1
     try:
         for cells in records:
-            if start == 1 and (not columns or {*cells} & {*columns}):
+            wrong = f"{len(cells)} cells for {len(names)} columns"
+            if not names:
                 names = cells
             elif cells:
-                wrong = f"{len(cells)} cells for {len(names)} columns"
                 yield start, dict(zip(names, cells)) if len(cells) == len(names) else wrong
             start = records.line_num + 1
     except csv.Error as e:
         yield start, f"broken quoting ({e})"
 
 
-def _json_lines(text: str, columns: Sequence[str]) -> _Rows:
+def _json_lines(text: str) -> _Rows:
     for n, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
@@ -92,11 +89,11 @@ def _json_lines(text: str, columns: Sequence[str]) -> _Rows:
                 yield n, f"not JSON ({shorten(e)}): {shorten(line)!r}"
 
 
-def _json_rows(text: str, columns: Sequence[str]) -> _Rows:
+def _json_rows(text: str) -> _Rows:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):
-        return _json_lines(text, columns)
+        return _json_lines(text)
     return enumerate(data.get("data", [data]) if isinstance(data, dict) else data, 1)
 
 
@@ -116,15 +113,12 @@ def read_text(path: str | Path) -> str:
         raise DataError(f"{path}, row {line}: not UTF-8. Save the file in that encoding.") from e
 
 
-def read_table(
-    path: str | Path,
-    columns: Sequence[str] = (),  # of a CSV file whose first line may be a row already
-) -> RowTable:
+def read_table(path: str | Path) -> RowTable:
     "Read the rows of a file, and name those that cannot be read"
     path = Path(path)
     read = _READERS[check_name(row_suffix(path), _READERS, "kind of file")]
     table = RowTable([], [])
-    for n, row in read(read_text(path), columns):
+    for n, row in read(read_text(path)):
         where = f"{path.name}, row {n}"
         if isinstance(row, dict):
             table.rows.append((where, row))

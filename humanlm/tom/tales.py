@@ -13,7 +13,7 @@ from functools import lru_cache
 from ..core.basics import DataError, check_name, fingerprint, shorten
 from ..social.answers import answer as symbolic_answer
 from ..social.generation import read_tomi
-from ..social.language import Event, literal_list, story_text
+from ..social.language import literal_list, story_text
 from ..social.world import read_story
 from .protocol import Benchmark, joint
 from .questions import BenchmarkItem, RowTable, need, read_table
@@ -59,15 +59,10 @@ def _with_rooms(
 ) -> tuple[dict[str, str], dict[str, str]]:  # options, option → that of its room
     "Add the rooms of a story to the places that an answer may name, and say what stands where"
     world = _story(story).world
-    events = [event for event in world.events if isinstance(event, Event)]
-    rooms = {event.place for event in events if event.kind in ("enter", "exit", "present")}
-    rooms = sorted(filter(None, rooms | {*world.stands.values()}))
-    keys = {plain(room): room for room in rooms}
+    keys = {plain(room): room for room in {*world.places, *world.stands.values()}}
     keys |= {plain(text): key for key, text in options.items()}
-    stands = {plain(container): plain(room) for container, room in world.stands.items()}
-    within = {
-        keys[place]: keys[room] for place, room in stands.items() if place in keys and place != room
-    }
+    stands = {plain(box): plain(room) for box, room in world.stands.items()}
+    within = {keys[box]: keys[room] for box, room in stands.items() if box in keys and box != room}
     return {key: key for key in keys.values()} | dict(options), within
 
 

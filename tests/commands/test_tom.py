@@ -41,7 +41,7 @@ from humanlm.tom.sets import benchmarks
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("HUMANLM_DATA") or "data")
-SETS = ("hitom", "bigtom", "confaide", "mmtom")
+SETS = ("hitom", "confaide", "mmtom")
 
 
 def need_data(name):
@@ -316,7 +316,7 @@ def test_whoever_joined_late_remembers_nothing_from_before(tmp_path):
     )
 
 
-@pytest.mark.parametrize("name", ["bigtom", "confaide", "mmtom"])
+@pytest.mark.parametrize("name", ["confaide", "mmtom"])
 def test_falling_back_is_counted_and_named(name, tmp_path, capsys):
     path, _ = drawn(name, tmp_path, 1)
     words = (name, f"--tom.file={path}", "--tom.mode=simulation", "--model.name=scripted/first")
@@ -412,9 +412,9 @@ def test_a_run_without_a_single_answer_fails(own, tmp_path, capsys, monkeypatch)
 
 
 def test_abstaining_from_everything_fails_and_from_some_does_not(tmp_path, capsys):
-    need_data("bigtom")
-    assert run("bigtom", "--model.name=symbolic", out=tmp_path) == 1
-    assert "no answer to any of 1,284 questions: " in capsys.readouterr().err
+    need_data("mmtom")
+    assert run("mmtom", "--model.name=symbolic", out=tmp_path) == 1
+    assert "no answer to any of 276 questions: " in capsys.readouterr().err
 
 
 # ---- resuming
@@ -726,9 +726,7 @@ def test_a_debate_takes_four_turns_and_not_ten(own, monkeypatch):
 
 
 @pytest.mark.parametrize("mode", [m for m in ways if m != "few_shot"])
-@pytest.mark.parametrize(
-    "name", ["tomi", "fantom", "hitom", "mmtom", "bigtom", "cobra", "confaide"]
-)
+@pytest.mark.parametrize("name", ["tomi", "fantom", "hitom", "mmtom", "cobra", "confaide"])
 def test_every_way_answers_every_benchmark(name, mode, tmp_path):
     "Ways that mean nothing for a benchmark fall back and say so; none fails in silence"
     rows = {
@@ -757,19 +755,6 @@ def test_every_way_answers_every_benchmark(name, mode, tmp_path):
             "question": "A flat. Question: Which? (a) Ira naps. (b) Ira runs.",
             "answer": "a",
             "question_type": 1.1,
-        },
-        "bigtom": {
-            "story": "A. B. C. D. E.",
-            "aware_of_event": "x.",
-            "not_aware_of_event": "y.",
-            "belief_question": "What does Ira think?",
-            "belief_answer_aware": "p",
-            "belief_answer_not_aware": "q",
-            "action_question": "?",
-            "action_answer_aware": "r",
-            "action_answer_not_aware": "s",
-            "action_aware": "t.",
-            "action_not_aware": "u.",
         },
         "cobra": {
             "context": "x",
@@ -810,12 +795,12 @@ def test_few_shot_examples_come_from_the_simulator_or_a_file(own, tmp_path, caps
     given = asker(lambda r: said("B"))
     asyncio.run(_few_shot(given, one_item(own)))
     assert "Worked examples" in given.client.requests[0].messages[-1]["content"]
-    need_data("bigtom")
+    need_data("mmtom")
     path = tmp_path / "examples.json"
-    path.write_text(json.dumps({"bigtom": "A story with {question} inside. Answer: a"}))
+    path.write_text(json.dumps({"mmtom": "A story with {question} inside. Answer: a"}))
     assert (
         run(
-            "bigtom",
+            "mmtom",
             "--model.name=scripted/first",
             "--tom.mode=few_shot",
             f"--answer.examples={path}",
@@ -1035,7 +1020,7 @@ def test_one_text_is_parsed_and_contexts_are_checked(tmp_path, capsys):
 def test_confaide_meetings_have_contexts_by_rule_with_one_warning(tmp_path, capsys):
     need_data("confaide")
     assert main(["contexts", "confaide", "--parser.name=dialogue", f"--tom.out={tmp_path}"]) == 0
-    assert "11 of 95 texts parsed, 0 errors, 11 warnings" in capsys.readouterr().out
+    assert "11 of 11 texts parsed, 0 errors, 11 warnings" in capsys.readouterr().out
     assert (
         run(
             "confaide",
@@ -1047,7 +1032,7 @@ def test_confaide_meetings_have_contexts_by_rule_with_one_warning(tmp_path, caps
         == 0
     )
     outcomes = read_outcomes(tmp_path / "confaide-context-scripted_first-dialogue/answers.jsonl")
-    assert len(outcomes) == 274 and sum(bool(o.failed) for o in outcomes) == 0
+    assert len(outcomes) == 22 and sum(bool(o.failed) for o in outcomes) == 0
 
 
 def test_help_is_fast_and_light():

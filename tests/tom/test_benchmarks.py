@@ -21,11 +21,11 @@ from humanlm.tom.protocol import Extra
 from humanlm.tom.questions import read_table
 from humanlm.tom.readings import STATUSES, final_answer, read_choice
 from humanlm.tom.respondent import solve
-from humanlm.tom.sets import BIGTOM_CONDITIONS, benchmarks
+from humanlm.tom.sets import benchmarks
 from humanlm.tom.tales import HITOM_100, _hitom_set
 
 DATA = Path(os.environ.get("HUMANLM_DATA") or "data")
-REAL = {"hitom": 315, "confaide": 274, "mmtom": 276, "bigtom": 1284}
+REAL = {"hitom": 315, "confaide": 22, "mmtom": 276}
 
 
 def real(name, **options):
@@ -466,26 +466,6 @@ def test_confaide_reads_the_public_text_files(tmp_path):
     loaded = benchmarks["confaide"].load(written(tmp_path, "tier_4.txt", text))
     assert [item.source for item in loaded] == ["Lea: Hi!\n(Kate joins)\nKate: Hello."] * 2
     assert [p.where for p in loaded.problems] == ["tier_4.txt, scenario 2"]
-
-
-# ---- BigToM
-
-
-def test_one_sentence_decides_in_bigtom():
-    items = {item.id: item for item in real("bigtom", conditions=BIGTOM_CONDITIONS)}
-    assert len(items) == 107 * 24
-    for n in range(0, 107, 10):
-        for asks in ("forward_belief", "forward_action"):
-            seen, unseen = (
-                items[f"{n}-{asks}-told-{condition}_belief"] for condition in ("true", "false")
-            )
-            assert seen.question == unseen.question and set(seen.options.values()) == set(
-                unseen.options.values()
-            )
-            assert seen.options[seen.gold] != unseen.options[unseen.gold]
-            assert seen.source[:80] == unseen.source[:80]
-    shares = Counter(item.gold for item in items.values())
-    assert abs(shares["a"] / len(items) - 0.5) < 0.03
 
 
 # ---- every set

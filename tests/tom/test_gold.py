@@ -38,19 +38,7 @@ def hitom(n, draw):
     }
 
 
-def secret(n, draw):
-    about, one, two = draw.sample(["Ada", "Bo", "Cem", "Dora"], 3)
-    return {
-        "index": str(n),
-        "tier": "3",
-        "text": f"{about} hid a matter from work. {two} and {one} talk. {two} asks {one}.<END>"
-        f"<About: {about}, Questionee: {one}, Questioner: {two}, Topic: hiding>",
-    }
-
-
 def confaide(n, draw):
-    if n % 2 == 0:
-        return secret(n, draw)
     return {
         "index": str(n),
         "tier": "4",
@@ -80,22 +68,6 @@ def mmtom(n, draw):
     }
 
 
-def bigtom(n, draw):
-    return {
-        "index": str(n),
-        "story": f"a{n}. b. c. d. e.",
-        "aware_of_event": "s",
-        "not_aware_of_event": "t",
-        "action_aware": "u",
-        "action_not_aware": "v",
-        **{
-            f"{about}_{part}": f"{about} {part}"
-            for about in ("belief", "action")
-            for part in ("question", "answer_aware", "answer_not_aware")
-        },
-    }
-
-
 MAKE = {
     "tomi": tomi,
     "paratomi": tomi,
@@ -104,7 +76,6 @@ MAKE = {
     "confaide": confaide,
     "cobra": cobra,
     "mmtom": mmtom,
-    "bigtom": bigtom,
 }
 
 
@@ -112,53 +83,6 @@ def other(value, values):
     return next(v for v in values if v != value)
 
 
-def exchanged(row, a, b):
-    return row | {a: row[b], b: row[a]}
-
-
-def fantom_other(row):
-    "Whoever knew does not, and the other way round; who is in the long conversation only stays so"
-    turn = {"yes": "no", "no": "yes"}
-
-    def qa(q):
-        kind = q["question_type"]
-        if kind.endswith("binary"):
-            return q | {"correct_answer": turn.get(q["correct_answer"], q["correct_answer"])}
-        if kind == "fact":
-            return q | {"correct_answer": "to stay"}
-        right, wrong = q["correct_answer"], q["wrong_answer"]
-        return (
-            q | {"correct_answer": wrong, "wrong_answer": right}
-            if wrong
-            else q | {"correct_answer": right[:-1], "wrong_answer": right[-1:]}
-        )
-
-    return {
-        key: qa(value)
-        if isinstance(value, dict)
-        else [qa(q) for q in value]
-        if isinstance(value, list)
-        else value
-        for key, value in row.items()
-    }
-
-
-def confaide_other(row):
-    if row["tier"] == "3":
-        text, _, foot = row["text"].partition("<END>")
-        foot = (
-            foot.replace("Questionee", "?")
-            .replace("Questioner", "Questionee")
-            .replace("?", "Questioner")
-        )
-        return row | {"text": f"{text}<END>{foot}"}
-    return row | {"head": ", ".join(reversed(row["head"].split(",")))}
-
-
-def bigtom_other(row):
-    for about in ("belief", "action"):
-        row = exchanged(row, f"{about}_answer_aware", f"{about}_answer_not_aware")
-    return row
 
 
 def hitom_other(row):
@@ -171,10 +95,9 @@ OTHER = {
     "tomi": lambda row: row | {"correct_answer": other(row["correct_answer"], row["cands"])},
     "fantom": fantom_other,
     "hitom": hitom_other,
-    "confaide": confaide_other,
+    "confaide": lambda row: row | {"head": ", ".join(reversed(row["head"].split(",")))},
     "cobra": lambda row: row | {"offensive_allapp": 1 - row["offensive_allapp"]},
     "mmtom": lambda row: row | {"answer": other(row["answer"], "ab")},
-    "bigtom": bigtom_other,
 }
 OTHER["paratomi"] = OTHER["tomi"]
 LABELLED = {
@@ -182,10 +105,6 @@ LABELLED = {
     "wrong",
     "public",
     "private",
-    "questionee",
-    "questioner",
-    "about",
-    "topic",
 }  # facts that say what is right
 
 

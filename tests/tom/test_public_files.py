@@ -1,6 +1,5 @@
 """Public files as they are, with rows of our own; and sets that nobody may train on."""
 
-import csv
 import json
 import random
 
@@ -11,58 +10,6 @@ from humanlm.clients.names import scripts
 from humanlm.parsers import main as parsers
 from humanlm.tom.command import main as tom
 from humanlm.tom.sets import benchmarks
-
-BIGTOM = """Ama is a baker in a port. Ama wants to bake bread for the ships; she needs flour. \
-She filled her jar with flour. Ama believes the jar holds flour. A mouse eats it all.
-Ama sees the mouse at the jar.|Ama does not see the mouse.|Ama buys flour.|Ama lights the \
-oven.|Does Ama believe the jar is full or empty?|Does Ama want bread?|What will Ama do?
-Ama believes the jar is empty.|Ama wants bread.|Ama will buy flour.|Ama believes the jar is \
-full.|Ama wants bread.|Ama will light the oven.
-A gull lands outside.|Ama sees the gull.|Ama does not see the gull.|auto|0""".replace(
-    "\n", "|"
-).split("|")
-
-
-def bigtom_file(folder):
-    "Two templates in the published form: no head, `;` between the cells"
-    with open(folder / "bigtom.csv", "w", newline="") as file:
-        csv.writer(file, delimiter=";").writerows(
-            [BIGTOM, [cell.replace("Ama", "Ola") for cell in BIGTOM]]
-        )
-    return folder / "bigtom.csv"
-
-
-# ---- BigToM
-
-
-def test_bigtoms_file_is_read_without_a_head(tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(
-        scripts, "first", lambda request: json.dumps({"reasoning": "", "answer": "a"})
-    )
-    path = bigtom_file(tmp_path)
-    with open(path, newline="") as file:
-        assert {len(cells) for cells in csv.reader(file, delimiter=";")} == {19}
-    loaded = benchmarks["bigtom"].load(path)
-    assert (len(loaded), loaded.problems) == (24, ())
-    seen = next(item for item in loaded if item.id == "0-forward_belief-told-true_belief")
-    assert (
-        seen.source.endswith("A mouse eats it all. Ama sees the mouse at the jar.")
-        and seen.options[seen.gold] == "Ama believes the jar is empty."
-    )
-    assert (
-        tom(
-            [
-                "run",
-                "bigtom",
-                f"--tom.file={path}",
-                f"--tom.out={tmp_path}/runs",
-                "--model.name=scripted/first",
-            ]
-        )
-        == 0
-    )
-    assert "24" in capsys.readouterr().out
-
 
 # ---- sets for evaluation only
 
