@@ -169,18 +169,13 @@ def _split_pairs(
 # %% ../../nbs/social/54_pairs.ipynb #write_set
 def _write_set(folder: Path, name: str, rows: Sequence[dict]) -> None:
     "Write the records of a part for chat trainers and for verl"
-    import pyarrow as pa
-    from pyarrow.parquet import write_table
+    import pandas as pd
 
     chats = [{"messages": row["prompt"] + row["completion"]} for row in rows]
     write_jsonl(folder / f"{name}.jsonl", chats)
-    columns = {
-        "prompt": [row["prompt"][0]["content"] for row in rows],
-        "response": [row["completion"][0]["content"] for row in rows],
-        "row_id": [row["row_id"] for row in rows],
-    }
+    texts = [(*(m["content"] for m in chat["messages"]), row["row_id"]) for chat, row in zip(chats, rows)]
     with atomic_path(folder / f"{name}.parquet") as new:
-        write_table(pa.table(columns), new, compression="zstd")
+        pd.DataFrame(texts, columns=["prompt", "response", "row_id"]).to_parquet(new)
 
 # %% ../../nbs/social/54_pairs.ipynb #ParserConfig
 @dataclass(frozen=True)
@@ -234,8 +229,7 @@ class ParserData(NamedTuple):
         "Count the pairs and the stories of each part"
         parts = {"learnt": self.train, "held out": self.held_out}
         counts = {name: len(part) for name, part in parts.items()}
-        for name, part in parts.items():
-            counts[f"stories {name}"] = len({story_key(pair.text) for pair in part})
+        counts |= {f"stories {n}": len({story_key(p.text) for p in parts[n]}) for n in parts}
         return counts | Counter(f"dropped, {why.partition(':')[0]}" for _, why in self.dropped)
 
 # %% ../../nbs/social/54_pairs.ipynb #make_sets

@@ -229,18 +229,16 @@ RECORD_GROWTH = 8  # characters of a record for each of its text, by the worked 
 
 # %% ../../nbs/60_social_world.ipynb #parsing_cost
 def parsing_cost(
-    parser: Parser,
+    parser: StoredParser,
     texts: Iterable[str],
     task: str = "",  # a key of `TASKS`, or empty
 ) -> tuple[int, Estimate]:  # texts whose contexts are stored; what the others take at least
     "Estimate what it takes to have texts parsed; rules ask nobody"
-    texts, stored, inner = set(texts), 0, parser
-    if isinstance(parser, StoredParser):
-        fresh = {text for text in texts if not parser.find(parser.key(text, task))}
-        texts, stored, inner = fresh, len(texts) - len(fresh), parser.parser
-    if not isinstance(inner, LLMParser) or not texts:
+    texts, writer = set(texts), parser.parser
+    fresh = [text for text in texts if not parser.find(parser.key(text, task))]
+    stored = len(texts) - len(fresh)
+    if not isinstance(writer, LLMParser) or not fresh:
         return stored, Estimate(0, 0, 0, 0.0)
-    requests = [inner.request(text, task) for text in texts]
-    read = sum(len(request.messages[0]["content"]) for request in requests) // 4
-    written = RECORD_GROWTH * sum(map(len, texts)) // 4
-    return stored, estimate(inner.name, len(requests), read, written)
+    read = sum(len(writer.request(text, task).messages[0]["content"]) for text in fresh) // 4
+    written = RECORD_GROWTH * sum(map(len, fresh)) // 4
+    return stored, estimate(writer.name, len(fresh), read, written)

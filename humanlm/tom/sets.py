@@ -7,7 +7,6 @@ __all__ = ['MMTOM_KINDS', 'benchmarks', 'PUBLISHED_NAMES', 'CobraFrames', 'MMToM
 
 # %% ../../nbs/tom/08_sets.ipynb #imports
 import re
-from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
@@ -20,11 +19,10 @@ from humanlm.tom.protocol import (
     Benchmark,
     class_counts,
     class_scores,
-    joint,
     measure_of,
 )
-from .questions import BenchmarkItem, need, read_table
-from .readings import distinct, two_options, untagged
+from .questions import BenchmarkItem, need
+from .readings import distinct, untagged
 from .tales import HiToM, ParaToMi, ToMi, whole
 
 # %% ../../nbs/tom/08_sets.ipynb #CobraFrames

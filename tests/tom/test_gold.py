@@ -83,6 +83,31 @@ def other(value, values):
     return next(v for v in values if v != value)
 
 
+def fantom_other(row):
+    "Whoever knew does not, and the other way round; who is in the long conversation only stays so"
+    turn = {"yes": "no", "no": "yes"}
+
+    def qa(q):
+        kind = q["question_type"]
+        if kind.endswith("binary"):
+            return q | {"correct_answer": turn.get(q["correct_answer"], q["correct_answer"])}
+        if kind == "fact":
+            return q | {"correct_answer": "to stay"}
+        right, wrong = q["correct_answer"], q["wrong_answer"]
+        return (
+            q | {"correct_answer": wrong, "wrong_answer": right}
+            if wrong
+            else q | {"correct_answer": right[:-1], "wrong_answer": right[-1:]}
+        )
+
+    return {
+        key: qa(value)
+        if isinstance(value, dict)
+        else [qa(q) for q in value]
+        if isinstance(value, list)
+        else value
+        for key, value in row.items()
+    }
 
 
 def hitom_other(row):
