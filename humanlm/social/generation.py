@@ -63,7 +63,7 @@ class Tale:
 
     family: str  # "tomi" | "hitom"
     sentences: tuple[str, ...]  # each with its period
-    asked: tuple[StoryQuestion, ...] = ()
+    questions: tuple[StoryQuestion, ...] = ()
     kind: str = ""  # ToMi: true_belief …; Hi-ToM: length and whether people talk
     trace: tuple[str, ...] = ()  # ToMi: what happens, as tags
     choices: tuple[str, ...] = ()  # Hi-ToM: the containers to choose from
@@ -85,8 +85,8 @@ def ask(
 ) -> Tale:  # with those of the questions that the story answers
     "Add questions to a tale, answered by the simulator"
     pairs = [StoryQuestion(text, answer(tale.story, text).text or "") for text in questions]
-    known = [pair._replace(kind=kind(pair)) for pair in pairs if pair.answer]
-    return replace(tale, asked=(*tale.asked, *known))
+    answered = [pair._replace(kind=kind(pair)) for pair in pairs if pair.answer]
+    return replace(tale, questions=(*tale.questions, *answered))
 
 # %% ../../nbs/social/08_generation.ipynb #TOMI_KINDS
 TOMI_KINDS = ("true_belief", "false_belief", "second_order_false_belief")
@@ -160,9 +160,9 @@ def tomi_story(
     tale = Tale("tomi", tuple(sentences), kind=drawn, trace=trace)
     types = _tomi_questions(people[0], people[1], things[0])
 
-    def type_of(asked: StoryQuestion) -> str:
-        kind = types[asked.text]
-        real = "no_tom" if asked.answer == tale.story.world.where(things[0]) else "tom"
+    def type_of(question: StoryQuestion) -> str:
+        kind = types[question.text]
+        real = "no_tom" if question.answer == tale.story.world.where(things[0]) else "tom"
         return f"{kind}_{real}" if "order" in kind else kind
 
     return ask(tale, types, type_of)
@@ -278,7 +278,7 @@ def hitom_story(
     chains = [people[4 - order : 4] for order in range(5)]
     kinds = {_belief_question(chain, things[0]): f"order_{len(chain)}" for chain in chains}
     tale = Tale("hitom", sentences, kind=kind, choices=choices)
-    return ask(tale, kinds, lambda asked: kinds[asked.text])
+    return ask(tale, kinds, lambda question: kinds[question.text])
 
 # %% ../../nbs/social/08_generation.ipynb #_aside
 def _aside(rng: random.Random, house: _House) -> Iterator[str]:
@@ -320,11 +320,11 @@ def write_tomi(
     "Write tales in the format of the ToMi files"
     blocks, traces = [], []
     for tale in tales:
-        for asked in tale.asked:
+        for question in tale.questions:
             blocks.append(
-                f"{tale.text}\n{len(tale.sentences) + 1} {asked.text}\t{asked.answer}\t1\n"
+                f"{tale.text}\n{len(tale.sentences) + 1} {question.text}\t{question.answer}\t1\n"
             )
-            traces.append(",".join((*tale.trace, asked.kind, tale.kind)) + "\n")
+            traces.append(",".join((*tale.trace, question.kind, tale.kind)) + "\n")
     atomic_write(path, "".join(blocks))
     atomic_write(Path(path).with_suffix(".trace"), "".join(traces))
 
@@ -340,13 +340,13 @@ def read_tomi(
         if "\t" not in text:
             story = (text,) if number == "1" else (*story, text) if text else story
             continue
-        question, place = text.split("\t")[:2]
+        words, place = text.split("\t")[:2]
         *acts, type_, kind = next(traces, ",").split(",")
-        asked = StoryQuestion(question.strip(), place.strip(), type_)
+        question = StoryQuestion(words.strip(), place.strip(), type_)
         if tales and tales[-1].sentences == story:
-            tales[-1] = replace(tales[-1], asked=(*tales[-1].asked, asked))
+            tales[-1] = replace(tales[-1], questions=(*tales[-1].questions, question))
         else:
-            tales.append(Tale("tomi", story, (asked,), kind, tuple(acts)))
+            tales.append(Tale("tomi", story, (question,), kind, tuple(acts)))
     return tales
 
 # %% ../../nbs/social/08_generation.ipynb #hitom_rows
@@ -361,13 +361,13 @@ def hitom_rows(
             "prompting_type": "CoTP",
             "deception": tells,
             "story_length": length,
-            "question_order": int(asked.kind[-1]),
-            "sample_id": len(tale.asked) * number + i,
+            "question_order": int(question.kind[-1]),
+            "sample_id": len(tale.questions) * number + i,
             "set_id": f"tale-{number}",
             "story": tale.text + "\n\n",
-            "question": asked.text,
+            "question": question.text,
             "choices": choices,
-            "answer": asked.answer,
+            "answer": question.answer,
         }
-        for i, asked in enumerate(tale.asked)
+        for i, question in enumerate(tale.questions)
     ]

@@ -173,7 +173,9 @@ def _write_set(folder: Path, name: str, rows: Sequence[dict]) -> None:
 
     chats = [{"messages": row["prompt"] + row["completion"]} for row in rows]
     write_jsonl(folder / f"{name}.jsonl", chats)
-    texts = [(*(m["content"] for m in chat["messages"]), row["row_id"]) for chat, row in zip(chats, rows)]
+    texts = [
+        (*(m["content"] for m in chat["messages"]), row["row_id"]) for chat, row in zip(chats, rows)
+    ]
     with atomic_path(folder / f"{name}.parquet") as new:
         pd.DataFrame(texts, columns=["prompt", "response", "row_id"]).to_parquet(new)
 

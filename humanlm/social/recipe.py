@@ -83,11 +83,11 @@ def _grade(parse: Parse, text: str) -> dict[str, float]:  # one of `METRICS` →
     return dict(zip(METRICS, values))
 
 # %% ../../nbs/social/55_recipe.ipynb #examine
-def examine(asked: Parser, pairs: Sequence[ContextPair]) -> list[Measurement]:
+def examine(reader: Parser, pairs: Sequence[ContextPair]) -> list[Measurement]:
     "Ask a parser for every story, all side by side, and grade what it writes"
 
     async def records() -> list[Parse]:
-        return await asyncio.gather(*(asked(pair.text, pair.task) for pair in pairs))
+        return await asyncio.gather(*(reader(pair.text, pair.task) for pair in pairs))
 
     start = time.perf_counter()
     parses = run_sync(records())

@@ -35,7 +35,7 @@ from ..models.settings import ClientConfig, model_check, require_model
 from ..social.answers import to_context
 from ..social.contexts import Context, read_contexts
 from ..social.generation import Tale, generate, hitom_rows, write_tomi
-from ..social.parsing import Parser, UnaskedModel, parsers, parsing_cost
+from ..social.parsing import StoredParser, UnaskedModel, parsers, parsing_cost
 from ..social.parsing import parser as make_parser
 from ..social.violations import count_violations, violations
 from .protocol import Benchmark
@@ -69,12 +69,14 @@ class ParsingConfig(ClientConfig):
         yield model_check("name", self.name, self.rules)
         yield from super().checks()
 
-    def find_parser(self, out: str, ledger: Ledger | None = None, ask: bool = True) -> Parser:
+    def find_parser(
+        self, out: str, ledger: Ledger | None = None, ask: bool = True
+    ) -> StoredParser:
         "Make a parser that keeps its contexts below `out`"
         options: dict[str, Any] = {}
         if self.name not in self.rules:
             options = self.options(ledger) if ask else {"client": UnaskedModel(self.name)}
-        return make_parser(self.name, Path(out) / "contexts", **options)
+        return StoredParser(make_parser(self.name, **options), Path(out) / "contexts")
 
     def plan(self, out: str, texts: Sequence[str], task: str = "") -> str:
         "Say what parsing would ask, and its price; raises where a model cannot exist"
@@ -226,11 +228,11 @@ def generate_command(argv: Sequence[str]) -> int:  # exit code
         return 0
     tales = write_stories(family, c.n, c.seed, path)
     for i, tale in enumerate(tales):
-        question = tale.asked[0]
+        question = tale.questions[0]
         item = BenchmarkItem(str(i), str(i), tale.text, question.text, "", "")
         text = _context_file(to_context(tale.story), item, question.answer)
         atomic_write(Path(c.out) / "contexts" / f"tale-{i}.json", text)
-    questions = sum(len(tale.asked) for tale in tales)
+    questions = sum(len(tale.questions) for tale in tales)
     print(
         f"{len(tales):,} stories with {questions:,} questions: {path}\n"
         f"ask: python -m humanlm.tom run {family} --tom.file {path}"

@@ -128,7 +128,7 @@ def compare_runs(folders: Sequence[str | Path]) -> None:
     if not shared:
         raise ConfigError(f"{' and '.join(runs)} share no question. Compare runs on the same ones.")
     groups: dict[str, list[PairedDifference]] = {}
-    for pair in results({n: [found[unit] for unit in shared] for n, found in runs.items()}).paired:
+    for pair in results({n: [rows[unit] for unit in shared] for n, rows in runs.items()}).paired:
         if pair.b == next(iter(runs)):
             group = pair.metric.partition(", ")[2].partition(": ")[0]
             groups.setdefault(group, []).append(pair)

@@ -204,7 +204,7 @@ def make_run(
     parser = parsing.find_parser(tom.out, ledger, ask)
     respondent = Respondent(benchmark, way.way, None, rule, parser, policy=model.policy)
     if not rule:
-        client = model.client(model.name, ledger) if ask else UnaskedModel(model.name)
+        client: Any = model.client(model.name, ledger) if ask else UnaskedModel(model.name)
         respondent.asker = Asker(client, benchmark, settings.answer, way.reasons, way.prose)
     writer = [parsing.name] if respondent.parses and parsing.name != model.name else []
     name = folder_name(benchmark.name, way.name, model.name, *writer)

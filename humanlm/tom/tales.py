@@ -135,7 +135,7 @@ class ToMi(Benchmark):
                 "cands": sorted(tale.story.world.holders),
             }
             for n, tale in enumerate(read_tomi(path))
-            for question in tale.asked
+            for question in tale.questions
         ]
         return RowTable([(f"{path.name}, question {i}", row) for i, row in enumerate(rows, 1)], [])
 

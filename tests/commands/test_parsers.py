@@ -67,7 +67,7 @@ def test_what_tom_writes_feeds_the_parser_commands(family, tmp_path, capsys):
         assert re.search(r"^f1 +1.00$", capsys.readouterr().out, re.M)
     made = json.loads((tmp_path / "stories/contexts/tale-0.json").read_text())
     tale = next(generate(family, 1, 0))
-    assert (made["question"], made["answer"]) == (tale.asked[0].text, tale.asked[0].answer)
+    assert (made["question"], made["answer"]) == (tale.questions[0].text, tale.questions[0].answer)
     published = {
         json.loads(path.read_text())["answer"]
         for path in (tmp_path / "runs/made/files").glob("*.json")
