@@ -226,7 +226,10 @@ def _run_comparison(work: _Comparison) -> str:  # tables, as Markdown
             ledger.keep(work.folder / CHARGES, account)
         replies = {
             name: model.replies(
-                [with_style(p.messages, model.told) if model.told else p.messages for p in work.prompts],
+                [
+                    with_style(p.messages, model.told) if model.told else p.messages
+                    for p in work.prompts
+                ],
                 c,
                 work.folder / "replies",
                 ledgers[0],
