@@ -206,25 +206,22 @@ def fit_messages(
 
     if fits(messages):
         return list(messages)
-    head = [m for m in messages[:1] if m["role"] == "system"]
+    head, last = [m for m in messages[:1] if m["role"] == "system"], messages[-1]
     starts = [i for i, m in enumerate(messages) if m["role"] == "user"]
-    tails = [[*head, *messages[i:]] for i in starts]
-    first = bisect_left(tails[:-1], True, key=fits)
-    if fits(tails[first]):
-        return tails[first]
-    last = messages[-1]
 
-    def cut(gone):
-        return [*head, {**last, "content": _without_middle(last["content"], gone)}]
+    def shortened(step):
+        if step < len(starts):
+            return [*head, *messages[starts[step] :]]
+        content = _without_middle(last["content"], step - len(starts) + 1)
+        return [*head, {**last, "content": content}]
 
-    most = max(len(last["content"]) - _LEAST, 1)
-    gone = 1 + bisect_left(range(1, most), True, key=lambda gone: fits(cut(gone)))
-    if fits(cut(gone)) and len(last["content"]) > _LEAST:
-        return cut(gone)
+    steps = range(len(starts) + max(len(last["content"]) - _LEAST, 0))
+    step = bisect_left(steps, True, key=lambda step: fits(shortened(step)))
+    if step < len(steps):
+        return shortened(step)
     raise HindsightError(
-        "the conversation does not fit even without its history and the middle of the last "
-        f"message, but the limit is {limit:,} tokens. Raise model.max_prompt_tokens, or shorten "
-        "the system message"
+        f"the newest message does not fit into {limit:,} tokens, even without its middle. Raise "
+        "model.max_prompt_tokens, or shorten the system message"
     )
 
 # %% ../../nbs/sdpo/01_hindsight.ipynb #reply_ids

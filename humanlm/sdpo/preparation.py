@@ -275,7 +275,6 @@ def _kept_rows(
                 train |= {prompt} if split == "train" else set()
             seen.add(key)
 
-
 # %% ../../nbs/sdpo/02_preparation.ipynb #prepare_files
 FILES = ("train.jsonl", "validation.jsonl", "prepare.json")
 
@@ -311,7 +310,6 @@ def _prepare_files(name: str, c: _PrepareConfig, out: str | Path) -> dict[str, F
         record = {"kind": name, "settings": c, "sources": sources, "splits": splits}
         atomic_write(new / "prepare.json", to_json(record, indent=1) + "\n")
     return counts
-
 
 # %% ../../nbs/sdpo/02_preparation.ipynb #prepare_command
 @command("sdpo prepare")
