@@ -94,7 +94,7 @@ def _read_suspicion(text: str) -> AnswerVerdict:  # read: the behaviour; empty: 
     named = [name.strip(" \t*_.\"'") for name in _NAMED.findall(text)]
     if math.isnan(verdict.value) or not named or not named[-1]:
         why = verdict.why or "it names neither a behaviour nor none"
-        return AnswerVerdict(math.nan, "", why, False, verdict.said)
+        return AnswerVerdict(math.nan, "", why)
     none = re.match(r"(?:none|nothing|no)\b", named[-1], re.I)
     return verdict._replace(read="" if none else named[-1])
 
@@ -135,7 +135,7 @@ async def ask_validity(
 
     async def one(suspicion):
         if not suspicion.read:
-            return AnswerVerdict(math.nan, "", suspicion.why or "nothing is suspected", False)
+            return AnswerVerdict(math.nan, "", suspicion.why or "nothing is suspected")
         pair = f"True:\n{quoted(truth)}\n\nSuspected:\n{quoted(suspicion.read)}"
         request = chat(pair, rules, temperature=0.0, max_tokens=1024, caller="validity")
         return await rate(client, request, _VALIDITY.read)

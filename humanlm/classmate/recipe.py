@@ -405,10 +405,6 @@ class _ClassmateRecipe(Recipe):
                 "estimator gae needs a critic, which TRL does not train. Choose another, "
                 "or --run.engine verl",
             ),
-            (
-                not c.shuffle or s.rollout.num_prompts > 1,
-                "shuffle looks for another question: rollout.num_prompts must be at least 2",
-            ),
         )
         require(
             "judge",
@@ -462,24 +458,16 @@ class _ClassmateRecipe(Recipe):
 
     def stage_plans(self, s: Settings) -> list[StagePlan]:
         "Say what each stage gives GPUs to do"
-        c, longest, batch = (
-            s.classmate,
-            s.tasks.max_tokens,
-            s.rollout.num_prompts * s.rollout.group_size,
-        )
-        steps = {
-            READER: s.sft.reader_steps * (READER in c.models),
-            "cold-start": s.sft.lesson_steps * (_start_of(s) == "cold-start"),
-        }
-        plans = [
-            StagePlan(name, count, s.sft.batch, longest, "lessons")
-            for name, count in steps.items()
-            if count
-        ]
-        frozen = sum(name in (START, READER) for name in c.models)
-        answer = c.max_tokens * bool(frozen)
-        steps = planned_steps(s, None)
-        return [*plans, StagePlan("classmate", steps, batch, longest, frozen=frozen, answer=answer)]
+        models, longest, sft = s.classmate.models, s.tasks.max_tokens, s.sft
+        lessons = {READER: sft.reader_steps} if READER in models else {}
+        if _start_of(s) == "cold-start":
+            lessons["cold-start"] = sft.lesson_steps
+        plans = [StagePlan(k, n, sft.batch, longest, "lessons") for k, n in lessons.items()]
+        batch = s.rollout.num_prompts * s.rollout.group_size
+        frozen = sum(name in (START, READER) for name in models)
+        answer = s.classmate.max_tokens * bool(frozen)
+        plan = StagePlan("classmate", planned_steps(s, None), batch, longest)
+        return [*plans, plan._replace(frozen=frozen, answer=answer)]
 
     def plan(self, s: Settings) -> list[str]:
         "Say what a run does"

@@ -724,7 +724,7 @@ def test_the_reward_is_the_share_of_tests_and_nan_where_nothing_is_known(box):
         json.dumps(["assert more(1) == 2", "assert more(2) == 3", "assert more(1) == 1"]),
     )
     assert code_verifier(box)(answer, gold).value == pytest.approx(2 / 3)
-    assert code_verifier(box)("no program", gold)[:4] == (0.0, "", "", False)
+    assert code_verifier(box)("no program", gold) == (0.0, "", "")
     assert (
         code_verifier(box)(
             "```\nprint(int(input()) * 2)\n```", json.dumps([{"input": "2", "output": "4"}])
