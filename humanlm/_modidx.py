@@ -4657,7 +4657,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'humanlm.sdpo.analysis.signals_command': ( 'sdpo/analysis.html#signals_command',
                                                                                   'humanlm/sdpo/analysis.py')},
             'humanlm.sdpo.chat': { 'humanlm.sdpo.chat._converse': ('sdpo/chat.html#_converse', 'humanlm/sdpo/chat.py'),
-                                   'humanlm.sdpo.chat._signal_text': ('sdpo/chat.html#_signal_text', 'humanlm/sdpo/chat.py'),
                                    'humanlm.sdpo.chat._spoken_plainly': ('sdpo/chat.html#_spoken_plainly', 'humanlm/sdpo/chat.py'),
                                    'humanlm.sdpo.chat._typed_line': ('sdpo/chat.html#_typed_line', 'humanlm/sdpo/chat.py'),
                                    'humanlm.sdpo.chat.chat_command': ('sdpo/chat.html#chat_command', 'humanlm/sdpo/chat.py')},

@@ -181,10 +181,10 @@ def _signal_results(rows: Sequence[_ScoredReply]) -> Results:
     return results({name: [measured(row, name) for row in rows] for name in FOLLOWUPS})
 
 
-def _signal_tables(found: Results) -> str:  # Markdown
+def _signal_tables(study: Results) -> str:  # Markdown
     "Show the size of the signal by tag, other metrics as means, and what is compared with related"
-    pairs = [p for p in found.paired if (p.a, p.metric) == ("related", "mean |A|")]
-    return f"{metrics_table(found.rows)}\n\n{paired_table(pairs)}"
+    pairs = [p for p in study.paired if (p.a, p.metric) == ("related", "mean |A|")]
+    return f"{metrics_table(study.rows)}\n\n{paired_table(pairs)}"
 
 # %% ../../nbs/sdpo/54_analysis.ipynb #signal_range
 def _signal_range(rows: Sequence[_ScoredReply]) -> float:
@@ -210,15 +210,15 @@ def _reply_html(row: _ScoredReply, followup: str, most: float) -> Html:  # most:
 # %% ../../nbs/sdpo/54_analysis.ipynb #save_study
 def _save_study(rows: Sequence[_ScoredReply], about: dict[str, Any], folder: Path) -> str:
     "Write `signals.json` and `signals.html`; the tables, as Markdown"
-    found, most = _signal_results(rows), _signal_range(rows)
-    tables = _signal_tables(found)
+    study, most = _signal_results(rows), _signal_range(rows)
+    tables = _signal_tables(study)
     sections = (
         tag("section", tag("h2", row.case.id), *(_reply_html(row, n, most) for n in FOLLOWUPS))
         for row in rows[:100]
     )
     inside = (tag("h1", "Signals"), markdown_html(tables), *sections)
     notes = {"about": about, "replies": [row._asdict() for row in rows]}
-    save_results(folder / "signals.json", found._replace(notes=notes))
+    save_results(folder / "signals.json", study._replace(notes=notes))
     atomic_write(folder / "signals.html", page("Signals", *inside))
     return tables
 

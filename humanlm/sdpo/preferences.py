@@ -149,8 +149,8 @@ class PairJudge:
         questions = [self.request(pairs[i], swapped) for i in waiting for swapped in (False, True)]
         width = 2 * getattr(getattr(self.client, "limits", None), "concurrency", 8)
         answers = await in_turn(self._answer, questions, width)
-        asked = dict(zip(waiting, map(_joined, answers[::2], answers[1::2])))
-        return [verdict or asked[i] for i, verdict in enumerate(verdicts)]
+        decided = dict(zip(waiting, map(_joined, answers[::2], answers[1::2])))
+        return [verdict or decided[i] for i, verdict in enumerate(verdicts)]
 
     async def _answer(self, request: ChatRequest) -> tuple[str, str]:
         "Give decision and reason of one question"

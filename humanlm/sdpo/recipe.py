@@ -10,7 +10,6 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import fmean
 from typing import Any
 
 from ..clients.ledger import Ledger
@@ -27,10 +26,10 @@ from humanlm.core.basics import (
     write_jsonl,
 )
 from ..core.config import Settings, SFTConfig
+from ..core.stats import known_mean
 from ..evaluation.answering import AskedPrompt, read_prompts
-from ..evaluation.contests import PreferenceJudge
 from ..evaluation.figures import Names
-from ..evaluation.measured import Measurement
+from ..evaluation.measured import Measurement, score_table
 from ..evaluation.outcome import Arms, rounded
 from ..evaluation.report import model_said, standard_sections
 from humanlm.sdpo.hindsight import (
@@ -120,8 +119,7 @@ class _SDPOWork(Work):
     train: list[list[dict]] = field(default_factory=list)  # messages of each prompt
     test: list[list[dict]] = field(default_factory=list)
     logged: list[Interaction] = field(default_factory=list)  # for the method offline
-    user: FollowupUser | None = None  # given from Python; None: as the settings say
-    judge: PreferenceJudge | None = None  # the same
+    user: FollowupUser | None = None  # named from Python; None: as the settings say
 
 
 def with_system(messages: Sequence[Mapping], system: str) -> tuple[dict, ...]:
@@ -138,9 +136,7 @@ def _toy_prompts() -> list[list[AskedPrompt]]:
     ]
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #load_work
-def _load_work(
-    s: Settings, user: FollowupUser | None = None, judge: PreferenceJudge | None = None
-) -> _SDPOWork:
+def _load_work(s: Settings, user: FollowupUser | None = None) -> _SDPOWork:
     "Read prompts, or logs; held-out ones are the same for every seed"
     p, logs = s.prompts, _learns_offline(s)
     for path in filter(None, (p.train, p.held_out)):
@@ -169,7 +165,7 @@ def _load_work(
     logged = [replace(i, messages=tuple(m)) for i, m in zip(rows, train)] if logs else []
     ledgers = {"user": Ledger(budget=s.user.budget), "judge": Ledger(budget=s.preference.budget)}
     key, notes = fingerprint([train, test, [to_dict(i) for i in logged]]), {"skipped": skipped}
-    return _SDPOWork(key, ledgers, notes, train, test, logged, user, judge)
+    return _SDPOWork(key, ledgers, notes, train, test, logged, user)
 
 
 def _usable(rows: Sequence[Interaction], *options: Any, **more: Any) -> tuple[list, Counter]:
@@ -299,9 +295,7 @@ def _replies_of(run: Any, name: str, taste: str = "") -> list[str]:
 def _measured(run: Any, texts: Sequence[str], tastes: Sequence[str]) -> list[Measurement]:
     "Measure replies to the held-out prompts beside those of the start"
     s, ledger = run.settings, run.work.ledgers.get("judge")
-    judges = {
-        taste: run.work.judge or s.preference.make_judge(taste, s.user, ledger) for taste in tastes
-    }
+    judges = {taste: s.preference.make_judge(taste, s.user, ledger) for taste in tastes}
     return measured_replies(run.work.test, texts, _replies_of(run, _start_of(s)), judges)
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #told_prompt
@@ -315,13 +309,13 @@ def _told_prompt(s: Settings, messages: Sequence[dict], taste: str, number: int)
 
 def _together(rows: Sequence[Measurement]) -> Measurement:
     "Join what was measured of one prompt, asked once for each taste; lengths and contents as means"
-    values: dict[str, dict[str, list[float]]] = {}
-    for row in rows:
-        for metric, parts in row.values.items():
-            for part, value in parts.items():
-                values.setdefault(metric, {}).setdefault(part, []).append(value)
-    means = {name: {part: fmean(x) for part, x in parts.items()} for name, parts in values.items()}
-    return rows[0]._replace(values=means)
+    tables = score_table(rows)
+    return rows[0]._replace(
+        values={
+            metric: {part: float(known_mean(values)) for part, values in parts.items()}
+            for metric, parts in tables.items()
+        }
+    )
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #oracle
 def _oracle(run: Any) -> list[Measurement]:
@@ -347,9 +341,10 @@ def _method_plans(s: Settings, prompts: int | None) -> list[StagePlan]:
     kinds = [(name, _of_phase(s), "rollouts") for name in online]
     kinds += [("offline", s, "logs")] * _learns_offline(s)
     rows, frozen = s.rollout.num_prompts * s.rollout.group_size, int(s.sdpo.teacher != "live")
+    longest = s.prompts.max_tokens
     return [
-        StagePlan(name, planned_steps(own, prompts), rows, s.prompts.max_tokens, kind, frozen, True)
-        for name, own, kind in kinds
+        StagePlan(name, planned_steps(phase, prompts), rows, longest, kind, frozen, True)
+        for name, phase, kind in kinds
     ]
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #rests_on
@@ -386,10 +381,6 @@ class _SDPORecipe(Recipe):
         for name in s.preference.tastes_of(s.user):
             find_trait(name)
         require(
-            "run",
-            (not s.run.validate, "validate: use `humanlm sdpo compare RUN --compare.sweep true`"),
-        )
-        require(
             "sdpo",
             (
                 not s.trainer.get("beta", 0) or _form_of(s) == "sampled",
@@ -412,7 +403,7 @@ class _SDPORecipe(Recipe):
         return _has_lessons(s)
 
     def load(self, s: Settings, **given: Any) -> _SDPOWork:
-        return _load_work(s, given.get("user"), given.get("judge"))
+        return _load_work(s, given.get("user"))
 
     def begin(self, run: Any) -> None:
         "Describe in Markdown what a run learns from"
@@ -463,7 +454,7 @@ class _SDPORecipe(Recipe):
         reactions = sum(p.rows * (p.steps or 0) for p in plans if p.kind == "rollouts")
         judge, tastes = s.preference.judge_name(s.user), s.preference.tastes_of(s.user)
         questions = 2 * len(work.test) * len(tastes) * (len(plans) + 2)
-        most = f"; at most {questions:,} questions, both orders" if judge != "rule" else ""
+        most = f"; at most {questions:,} questions, both orders" * (judge != "rule")
         return [
             *(f"{p.name:<19} {step_plan(s, p.steps or 0)}" for p in plans),
             f"prompts             {s.prompts.train}: {len(work.train):,} for training, "
@@ -521,16 +512,16 @@ class _SDPOStudy(Study):
         stages = list(_phases(s)) if "online" in s.run.methods else []
         return [*super().pairs(s, against), *zip(stages[1:], stages)]
 
-    def complete(self, trials: Sequence[Trial], found: Arms) -> dict[str, Any]:
+    def complete(self, trials: Sequence[Trial], arms: Arms) -> dict[str, Any]:
         "Add what each seed moved by itself, and how users fared on the way"
         pairs = {
             (trial.arm(name), trial.arm("cold-start")): None
             for trial in trials
             for name in self.models(trial.settings)
-            if name != "cold-start" and trial.arm("cold-start") in found.tables
+            if name != "cold-start" and trial.arm("cold-start") in arms.tables
         }
         seeds = list(dict.fromkeys(trial.seed for trial in trials))
         return {
-            "by_seed": rounded(found.seed_changes(list(pairs), "preference", seeds)),
+            "by_seed": rounded(arms.seed_changes(list(pairs), "preference", seeds)),
             "preference_curves": rounded(preference_curves(trials)),
         }

@@ -268,13 +268,13 @@ class UserConfig(ChatConfig):
                 "persona is empty, or there are tastes. Say in words whom the simulator plays",
             )
             return
-        known = [*TASTES, *CONTROLS] if rule else [*STYLES, *ALIASES]
+        names = [*TASTES, *CONTROLS] if rule else [*STYLES, *ALIASES]
         setting = "tastes" if self.tastes else "model" if rule else "style"
         for name in self.sequence:
             yield (
-                name in known,
+                name in names,
                 f"{setting}: no {'taste' if rule else 'style'} "
-                f"{shorten(name)!r}.{near_miss(name, known)}",
+                f"{shorten(name)!r}.{near_miss(name, names)}",
             )
 
     def plan(self, exchanges: int, samples: Sequence[Exchange]) -> list[str]:  # lines of a plan
