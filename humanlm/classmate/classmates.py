@@ -18,7 +18,7 @@ from zlib import crc32
 
 import msgspec
 
-from .reasoning import MARKS, Keep, Marks, text_span
+from .reasoning import MARKS, Marks, shown_part, text_span
 from ..clients.client import ChatClient
 from ..clients.limits import in_turn
 from ..clients.names import client, providers
@@ -253,7 +253,7 @@ class ClassmateConfig(ClientConfig):
             "main_mode must be all_tokens with estimator gae, whose critic makes the advantages",
         )
         yield self.temperature >= 0, f"temperature must not be negative, got {self.temperature}"
-        Keep.read(self.keep)
+        shown_part(self.keep, 1)
 
     @property
     def advantage(self) -> str:

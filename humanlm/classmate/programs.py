@@ -96,45 +96,40 @@ class _Questions(ast.NodeTransformer):
     def __init__(self, word: str):
         self.word, self.checks = word, []
 
+    def visit(self, node: ast.AST) -> Any:
+        "Go into functions, and leave other parts of a test, which may not be reached, as they are"
+        inside = isinstance(node, (ast.Module, ast.FunctionDef, ast.Assert))
+        return super().visit(node) if inside else node
+
     def visit_Assert(self, node: ast.Assert) -> Any:
         "Ask for the value instead"
-        test = node.test
-        if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
-            return [*map(self._ask, test.values)]
-        return self._ask(test)
-
-    def visit_Try(self, node: ast.AST) -> ast.AST:
-        "Leave a part of a test that may not be reached as it is"
-        return node
-
-    visit_TryStar = visit_If = visit_For = visit_While = visit_With = visit_Match = (
-        visit_ClassDef
-    ) = visit_Lambda = visit_Try
+        match node.test:
+            case ast.BoolOp(ast.And(), values):
+                return [*map(self._ask, values)]
+            case test:
+                return self._ask(test)
 
     def _ask(self, test):
-        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-            value, check = ast.UnaryOp(ast.Not(), test), lambda claim: claim is False
-        else:
-            value, check = self._compared(test) or (
-                ast.UnaryOp(ast.Not(), ast.UnaryOp(ast.Not(), test)),
-                lambda claim: claim is True,
-            )
+        value, check = _question(test)
         self.checks.append(check)
         place = ast.Constant(len(self.checks) - 1)
         return ast.Expr(ast.Call(ast.Name(self.word, ast.Load()), [place, value], []))
 
-    def _compared(self, test):
-        "Split a comparison with a literal into value and check; None: it is no such comparison"
-        if not isinstance(test, ast.Compare) or len(test.ops) != 1:
-            return None
-        same, left, right = _COMPARED[type(test.ops[0])], test.left, test.comparators[0]
-        if literal := _literal(right):
-            value, measure = _distance(left)
-            return value, lambda claim: same(measure(claim), literal[0])
-        if literal := _literal(left):
-            value, measure = _distance(right)
-            return value, lambda claim: same(literal[0], measure(claim))
-        return None
+
+def _question(test: ast.expr) -> tuple[ast.expr, Callable[[Any], bool]]:
+    "Split a condition into what is asked, and what is expected of it"
+    match test:
+        case ast.UnaryOp(ast.Not()):
+            return ast.UnaryOp(ast.Not(), test), lambda claim: claim is False
+        case ast.Compare(left, [op], [right]):
+            same = _COMPARED[type(op)]
+            if literal := _literal(right):
+                value, measure = _distance(left)
+                return value, lambda claim: same(measure(claim), literal[0])
+            if literal := _literal(left):
+                value, measure = _distance(right)
+                return value, lambda claim: same(literal[0], measure(claim))
+    return ast.UnaryOp(ast.Not(), ast.UnaryOp(ast.Not(), test)), lambda claim: claim is True
 
 
 def _literal(node: ast.expr) -> tuple[Any] | None:
@@ -147,16 +142,11 @@ def _literal(node: ast.expr) -> tuple[Any] | None:
 
 def _distance(node: ast.expr) -> tuple[ast.expr, Callable[[Any], Any]]:
     "Split a distance from a literal, as abs(f(2) - 4), into what is asked and how to measure"
-    if (
-        isinstance(node, ast.Call)
-        and ast.unparse(node.func) == "abs"
-        and len(node.args) == 1
-        and isinstance(gap := node.args[0], ast.BinOp)
-        and isinstance(gap.op, ast.Sub)
-    ):
-        for value, centre in ((gap.left, gap.right), (gap.right, gap.left)):
-            if literal := _literal(centre):
-                return value, lambda claim: abs(claim - literal[0])
+    match node:
+        case ast.Call(ast.Name("abs"), [ast.BinOp(left, ast.Sub(), right)]):
+            for value, centre in ((left, right), (right, left)):
+                if literal := _literal(centre):
+                    return value, lambda claim: abs(claim - literal[0])
     return node, lambda claim: claim
 
 
@@ -215,12 +205,10 @@ def _same_output(output: str, wanted: str) -> bool:
 
 
 def _same_line(line, other):
-    if line.strip() == other.strip():
-        return True
     words, wanted = line.split(), other.split()
     try:
-        return len(words) == len(wanted) and all(
-            Decimal(a) == Decimal(b) for a, b in zip(words, wanted)
+        return line.strip() == other.strip() or (
+            len(words) == len(wanted) and [*map(Decimal, words)] == [*map(Decimal, wanted)]
         )
     except InvalidOperation:
         return False

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from humanlm.core.basics import (
     ConfigError,
@@ -44,14 +44,8 @@ class AssistantReply:
     text: str
     token_ids: tuple[int, ...] | None = None  # as drawn, with the end token; None: unknown
     logprobs: tuple[float, ...] | None = None  # of these ids, when they were drawn
-    finish_reason: str = "stop"  # stop, or length for a reply that was cut
+    finish_reason: Literal["stop", "length"] = "stop"  # length: the reply was cut
     model: str = ""  # who wrote it
-
-    def __post_init__(self):
-        if self.finish_reason not in ("stop", "length"):
-            raise HindsightError(
-                f"finish_reason must be stop or length, got {shorten(self.finish_reason)!r}"
-            )
 
 # %% ../../nbs/sdpo/01_hindsight.ipynb #Interaction
 ROLES = ("system", "user", "assistant")
@@ -148,11 +142,10 @@ def read_interactions(
             if {"prompt", "completion", "user_response"} <= row.values.keys():
                 interactions.append(_published(row.values))
             else:
-                interactions.append(from_dict(Interaction, row.values, where))
+                interactions.append(from_dict(Interaction, row.values))
         except DataError as e:
             if faults is None:
-                named = str(e).startswith(where)
-                raise DataError(str(e) if named else f"{where}: {e}") from e
+                raise DataError(f"{where}: {e}") from e
             faults.add("unusable interaction", str(e), row.place)
     return interactions
 
