@@ -4697,7 +4697,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                    'humanlm.sdpo.live.LiveChat': ('sdpo/live.html#livechat', 'humanlm/sdpo/live.py'),
                                    'humanlm.sdpo.live.LiveChat.__init__': ('sdpo/live.html#livechat.__init__', 'humanlm/sdpo/live.py'),
                                    'humanlm.sdpo.live.LiveChat.answer': ('sdpo/live.html#livechat.answer', 'humanlm/sdpo/live.py'),
-                                   'humanlm.sdpo.live.LiveChat.check': ('sdpo/live.html#livechat.check', 'humanlm/sdpo/live.py'),
                                    'humanlm.sdpo.live.LiveChat.learn': ('sdpo/live.html#livechat.learn', 'humanlm/sdpo/live.py'),
                                    'humanlm.sdpo.live.LiveChat.save': ('sdpo/live.html#livechat.save', 'humanlm/sdpo/live.py'),
                                    'humanlm.sdpo.live.LiveChat.say': ('sdpo/live.html#livechat.say', 'humanlm/sdpo/live.py'),

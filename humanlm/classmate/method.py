@@ -132,12 +132,8 @@ class AnswerScorer:
             torch.tensor(values, dtype=torch.float64)
             for values in await asyncio.gather(gold, *exploits)
         ]
-        return exploited(
-            *scores,
-            gold_weight=c.gold_weight,
-            exploit_weight=c.exploit_weight,
-            gold_most=math.inf if c.gold_most is None else c.gold_most,
-        ).tolist()
+        weights = {"gold_weight": c.gold_weight, "exploit_weight": c.exploit_weight}
+        return exploited(*scores, **weights, gold_most=c.gold_most).tolist()
 
     async def by_name(
         self, names: Sequence[str], cases: Sequence[Case], judge: str = "judge"
@@ -239,11 +235,8 @@ class ReasoningRollout:
         "Let classmates answer: give answers `[B][M]`, scores `[B, M, S]`, pooled rewards `[B]`"
         answers, scores = await self.ask(rows, shown, step)
         subtract = self.config.reward_type == "remove_wo_cot"
-        return (
-            answers,
-            scores,
-            pooled_rewards(scores, await self.without(rows) if subtract else None),
-        )
+        without = await self.without(rows) if subtract else None
+        return answers, scores, pooled_rewards(scores, without)
 
     async def ask(
         self, rows: Sequence[dict], shown: Sequence[ReasoningView], step: int = 0
@@ -259,9 +252,7 @@ class ReasoningRollout:
         "Give what each classmate earns without reasoning; who failed is asked again"
         names = [mate.name for mate in self.classmates]
         new = {
-            row["row_id"]: row
-            for row in rows
-            if any((row["row_id"], name) not in self.alone for name in names)
+            r["row_id"]: r for r in rows if any((r["row_id"], n) not in self.alone for n in names)
         }
         views = [ReasoningView(id, 0, _question(row), None) for id, row in new.items()]
         _, scores = await self.ask([*new.values()], views)
@@ -276,10 +267,8 @@ class ReasoningRollout:
         once = {row["row_id"]: row for row in rows}
         written = await policy.generate([*once.values()], Sampling(temperature=0.0))
         scores = await self.scored([*once.values()], [c.ids for c in written], None)
-        values = {
-            id: {f"greedy {name}": value for name, value in zip(REWARDS, pair)}
-            for id, pair in zip(once, scores.values)
-        }
+        names = [f"greedy {name}" for name in REWARDS]
+        values = {id: dict(zip(names, pair)) for id, pair in zip(once, scores.values)}
         return [values[row["row_id"]] for row in rows]
 
 # %% ../../nbs/classmate/08_method.ipynb #classmate_method

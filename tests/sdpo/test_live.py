@@ -96,14 +96,6 @@ def test_what_teaches_nothing_changes_nothing_and_says_why(chat):
     assert str(lesson) == "nothing learned: follow-up too long" and same(weights(chat), before)
 
 
-def test_a_gradient_that_is_not_finite_changes_nothing_and_is_said(chat):
-    chat.say(SAID[0])
-    next(chat.loaded.model.parameters()).register_hook(lambda grad: grad * torch.nan)
-    before = weights(chat)
-    lesson, _ = chat.say(SAID[1])
-    assert "gradient is not finite" in str(lesson) and same(weights(chat), before)
-
-
 @pytest.mark.parametrize("form", ["sampled", "topk", "full"])
 def test_the_signal_that_is_kept_is_the_one_of_the_weights_before(form):
     chat = new_chat(sdpo=LiveSignal(form))
