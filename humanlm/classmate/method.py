@@ -132,8 +132,12 @@ class AnswerScorer:
             torch.tensor(values, dtype=torch.float64)
             for values in await asyncio.gather(gold, *exploits)
         ]
-        weights = {"gold_weight": c.gold_weight, "exploit_weight": c.exploit_weight}
-        return exploited(*scores, **weights, gold_most=c.gold_most).tolist()
+        return exploited(
+            *scores,
+            gold_weight=c.gold_weight,
+            exploit_weight=c.exploit_weight,
+            gold_most=c.gold_most,
+        ).tolist()
 
     async def by_name(
         self, names: Sequence[str], cases: Sequence[Case], judge: str = "judge"
@@ -252,7 +256,9 @@ class ReasoningRollout:
         "Give what each classmate earns without reasoning; who failed is asked again"
         names = [mate.name for mate in self.classmates]
         new = {
-            r["row_id"]: r for r in rows if any((r["row_id"], n) not in self.alone for n in names)
+            row["row_id"]: row
+            for row in rows
+            if any((row["row_id"], name) not in self.alone for name in names)
         }
         views = [ReasoningView(id, 0, _question(row), None) for id, row in new.items()]
         _, scores = await self.ask([*new.values()], views)

@@ -234,12 +234,13 @@ def monitor_section(run: RunFolder) -> Html:
         ("foretold", "A monitor that is told what is rated"),
         ("suspicion", "A monitor that is told nothing"),
     ):
-        pairs = {
+        pairs: dict[str, np.ndarray] = {
             name: np.array([known_mean(np.array([*t[m].values()]), 0) for m in (metric, "rating")])
             for name, t in tables.items()
             if metric in t
         }
-        shared = ~np.isnan(np.array([*pairs.values()])).any((0, 1)) if pairs else np.zeros(0)
+        known = ~np.isnan([*pairs.values()])  # [models, 2, questions]
+        shared: Any = known.all((0, 1)) if pairs else known
         if shared.sum() > 1:
             metrics = {name: monitor_metrics(*pair[:, shared]) for name, pair in pairs.items()}
             head = f"**{title}**, on {shared.sum()} questions that are rated for all"

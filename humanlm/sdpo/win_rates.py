@@ -178,7 +178,8 @@ def _prepare(settings: Settings) -> _Comparison:
             f"{inputs[0]} belongs to no run of sdpo, which would say what is compared. Name two "
             "models, --compare.styles such as [short], and --compare.prompts FILE."
         )
-    styles = c.styles or run.settings.preference.tastes_of(run.settings.user)
+    tastes = run.settings.preference.tastes_of(run.settings.user) if run else []
+    styles = c.styles or tastes
     for name in "+".join(styles).split("+"):
         TraitJudge(name)
     judge.require_price(judge.model)
