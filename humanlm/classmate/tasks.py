@@ -176,6 +176,8 @@ def read_tasks(path: str | Path) -> list[ReasoningTask]:  # JSONL: data_source, 
         except msgspec.ValidationError as e:
             raise DataError(f"{path}, line {i}: no task: {e}.") from e
         id, gold = str(r.id or f"row-{i}"), r.reward_model.ground_truth
+        if id in tasks:
+            raise DataError(f"{path}, line {i}: another task has the id {shorten(id)!r}.")
         messages = tuple({"role": m.role, "name": "", "content": m.content} for m in r.prompt)
         gold = "" if gold is None else str(gold)
         tasks[id] = ReasoningTask(id, messages, gold, r.data_source, r.data_source)
