@@ -4935,6 +4935,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                         'humanlm.sdpo.win_rates._run_comparison': ( 'sdpo/win_rates.html#_run_comparison',
                                                                                     'humanlm/sdpo/win_rates.py'),
                                         'humanlm.sdpo.win_rates._sampling': ('sdpo/win_rates.html#_sampling', 'humanlm/sdpo/win_rates.py'),
+                                        'humanlm.sdpo.win_rates._surer': ('sdpo/win_rates.html#_surer', 'humanlm/sdpo/win_rates.py'),
                                         'humanlm.sdpo.win_rates.compare_command': ( 'sdpo/win_rates.html#compare_command',
                                                                                     'humanlm/sdpo/win_rates.py')},
             'humanlm.serve': { 'humanlm.serve._check_simulator': ('serve.html#_check_simulator', 'humanlm/serve.py'),

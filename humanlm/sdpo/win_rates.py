@@ -26,6 +26,7 @@ from humanlm.core.basics import (
 from ..core.config import Settings
 from ..core.grammar import parse
 from ..core.runs import CHARGES, alone, git_commit, versions
+from ..core.stats import wilson
 from humanlm.evaluation.answering import (
     AskedPrompt,
     Contestant,
@@ -41,7 +42,7 @@ from humanlm.evaluation.contests import (
     as_pairs,
     pair_measurements,
 )
-from ..evaluation.measured import Results, means_table, results, save_results
+from ..evaluation.measured import Result, Results, means_table, results, save_results
 from ..models.settings import ChatConfig, estimate
 from .preferences import PairJudge, TraitJudge, with_style
 from .recipe import with_system
@@ -216,6 +217,14 @@ def _plan(work: _Comparison) -> str:
     return "\n".join([*lines, f"judge       {judge.model}: {price}", f"results     {work.folder}"])
 
 # %% ../../nbs/sdpo/55_win_rates.ipynb #run_comparison
+def _surer(row: Result, units: int) -> Result:  # units: pairs or clusters of them
+    "Give a share of wins that never varies Wilson's interval; resampling says nothing of it"
+    if row.metric != "without ties" or row.low != row.high:
+        return row
+    low, high = wilson(row.mean, min(row.n, units))
+    return replace(row, low=low, high=high)
+
+
 def _run_comparison(work: _Comparison) -> str:  # tables, as Markdown
     "Let the models answer and the judges decide, and keep the result"
     c, judge = work.settings.compare, work.settings.judge
@@ -249,6 +258,7 @@ def _run_comparison(work: _Comparison) -> str:  # tables, as Markdown
                 for name, each in meetings.items()
             }
             means = results(measured, references=list(measured)).rows
+            means = [_surer(row, len({*clusters}) if any(clusters) else row.n) for row in means]
             metrics = (*WIN_METRICS, *CONTENT_METRICS)
             tables.append(f"{one.name}\n\n{means_table(means, metrics, 'models')}")
             rows += [replace(row, level=one.name) for row in means]
