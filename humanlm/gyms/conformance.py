@@ -15,7 +15,6 @@ from ..core.basics import shorten
 from humanlm.gyms.protocol import (
     BROKEN,
     KINDS,
-    MAX_CONTENT,
     TEXT,
     Environment,
     Feedback,
@@ -62,14 +61,10 @@ class _TemplateEnvironment(Environment):
         return {"reply": said}
 
     async def on_action(self, content):
-        if not content.strip():
-            return Feedback("You said nothing.", fault="format")
-        return Feedback(spoken(await self.ask("echo", said=content), most=MAX_CONTENT))
+        return Feedback(spoken(await self.ask("echo", said=content)))
 
     async def on_answer(self, content):
         answer, truth = content.strip().casefold(), self.task.secrets[0].casefold()
-        if not answer:
-            return Feedback("You answered nothing.", fault="format")
         score = 1.0 if answer == truth else 0.7 if truth in answer else 0.3
         text = "That is it." if score == 1 else "That is not it yet."
         return Feedback(text, self.improved(score), score >= 0.8)

@@ -14,8 +14,7 @@ from functools import lru_cache
 from itertools import combinations
 from zlib import crc32
 
-from ..core.basics import DataError, shorten
-from .function import row_field
+from .function import published_row, read_task
 from humanlm.gyms.protocol import (
     TEXT,
     Environment,
@@ -23,9 +22,9 @@ from humanlm.gyms.protocol import (
     Gym,
     GymTask,
     ToolCall,
-    UserError,
     UserRole,
     answer_form,
+    as_dialogue,
     spoken,
 )
 
@@ -146,30 +145,19 @@ class _PersuadeEnvironment(Environment):
     }
 
     def start(self):
-        self.at, self.dialogue = 0, []
+        self.at = 0
         self.resistance = 0.25 + crc32(f"{self.task.id}/{self.seed}".encode()) / 2**33
 
     async def on_answer(self, content):
-        if not content:
-            return Feedback("You said nothing.", fault="format")
         answer = await self.ask(
             "listener",
             claim=self.task.claim,
             argument=self.task.argument,
             stance=STEPS[self.at],
-            dialogue=list(self.dialogue),
+            dialogue=as_dialogue(self.turns),
             said=content,
         )
-        reply, stance = spoken(answer), answer.get("stance")
-        if stance not in STEPS:
-            raise UserError(
-                f"The person stands at {shorten(repr(stance), 40)}. It must be one of: "
-                f"{', '.join(STEPS)}."
-            )
-        self.dialogue += [
-            {"role": "assistant", "content": content},
-            {"role": "user", "content": reply},
-        ]
+        reply, stance = spoken(answer), answer["stance"]
         before, self.at = self.at, STEPS.index(stance)
         gain = self.improved(self.at / 6)
         if self.config.compat:
@@ -225,11 +213,6 @@ def _persuade_tasks(count: int, seed: int) -> list[_PersuadeTask]:
     measures = MEASURES[_EVEN:] if seed % 2 else MEASURES[:_EVEN]
     pairs = list(combinations(_REASONS, 2))
     total, tasks = len(PLACES) * len(measures) * len(pairs), []
-    if count > total:
-        raise DataError(
-            f"persuade has {total} tasks for a seed, and {count} are wanted. Take some of "
-            "another seed of the same parity."
-        )
     for i, number in enumerate(random.Random(f"persuade{seed}").sample(range(total), count)):
         number, place = divmod(number, len(PLACES))
         pair, measure = divmod(number, len(measures))
@@ -239,11 +222,6 @@ def _persuade_tasks(count: int, seed: int) -> list[_PersuadeTask]:
         tasks.append(_PersuadeTask(f"persuade-{seed}-{i}", claim, argument))
     return tasks
 
-
-def _read_persuade(row: Mapping) -> _PersuadeTask:  # of the published set, or its `reward_model`
-    "Read a published row; `DataError` names the field that is missing"
-    row = row.get("reward_model", row)
-    return _PersuadeTask(*(row_field(row, name) for name in ("id", "claim", "argument")))
 
 # %% ../../nbs/gyms/56_persuade.ipynb #persuade
 _POINTS = (
@@ -301,7 +279,7 @@ persuade = Gym(
     _persuade_expert,
     guess=_say_little,
     open_loop=_persuade_open_loop,
-    read=_read_persuade,
+    read=lambda row: read_task(_PersuadeTask, published_row(row)),
     about="The user strongly agrees with a claim that you oppose. In each turn you give an "
     "argument, and they tell you where they stand after it.",
     hint="See their side, give evidence, stay with the subject, and bring something new each time.",

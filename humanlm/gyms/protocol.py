@@ -14,15 +14,15 @@ import math
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, ClassVar, NamedTuple
 from zlib import crc32
 
 from ..clients.calls import tool_call
 from ..clients.protocol import LLMError
-from ..clients.reader import break_markers, read_json
-from ..core.basics import ConfigError, DataError, HumanLMError, require, shorten
+from ..clients.reader import break_markers, read_answer, read_json
+from ..core.basics import ConfigError, DataError, HumanLMError, require, shorten, to_json
 from ..core.html import Table
 from ..core.plugins import find_plugin, is_plugin
 from ..core.thoughts import without_thoughts
@@ -107,7 +107,7 @@ def tool_schema(
     }
 
 # %% ../../nbs/gyms/04_protocol.ipynb #GymConfig
-COMPAT = ("", "userrl")
+COMPAT = ("", "userrl", "userrl-training")
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,8 @@ class GymConfig:
     max_turns: int = 16
     """Calls of one episode, the last one executed."""
     compat: str = ""
-    """userrl: with the quirks on which published numbers depend."""
+    """userrl: with the quirks and rewards on which published numbers depend; userrl-training: with
+    those of their training."""
 
     def __post_init__(self):
         require(
@@ -125,6 +126,7 @@ class GymConfig:
             (self.max_turns >= 1, f"max_turns must be at least 1, got {self.max_turns}"),
             (self.compat in COMPAT, f"compat is {self.compat!r}. Leave it empty, or write userrl."),
         )
+
 
 # %% ../../nbs/gyms/04_protocol.ipynb #GymTask
 @dataclass(frozen=True)
@@ -222,17 +224,11 @@ def answer_form(**fields: Mapping) -> dict:
     }
 
 
-def spoken(
-    answer: Mapping, name: str = "reply", most: int = 2000
-) -> str:  # name: of the field; most: characters
-    "Take what a user says out of an answer; `UserError` where that is no text of a fair length"
-    text = answer.get(name) if isinstance(answer, Mapping) else None
-    if isinstance(text, str) and 0 < len(text.strip()) <= most:
-        return text.strip()
-    raise UserError(
-        f"The user says {shorten(repr(text), 80)}, which is not a text of 1 to {most:,} "
-        "characters. Ask another model to play."
-    )
+def spoken(answer: Mapping, name: str = "reply") -> str:  # name: of the field
+    "Take what a user says out of an answer; `UserError` where that is nothing"
+    if text := answer[name].strip():
+        return text[:MAX_CONTENT]
+    raise UserError("The user says nothing. Ask another model to play.")
 
 
 def as_dialogue(turns: Sequence[GymTurn], *kinds: str) -> list[dict[str, str]]:  # none: all kinds
@@ -288,11 +284,15 @@ class Environment:
         return self.best - before
 
     async def ask(self, role: str, **payload) -> dict:
-        "Let the user, or the judge, do what a role says"
+        "Let the user, or the judge, do what a role says; `UserError` for another form of answer"
         player = self.judge if self.roles[role].judges else self.user
         if player is None:
             return getattr(self, f"rule_{role}")(**payload)
-        return await player(self, role, payload)
+        answer = await player(self, role, payload)
+        try:
+            return read_answer(to_json(answer), dict(self.roles[role].schema))
+        except ValueError as e:
+            raise UserError(f"Whoever plays {role} gave no answer of its form: {e}.") from None
 
     async def step(self, call: ToolCall | str) -> GymTurn:
         "Execute one call; after the end it raises `DataError`"
@@ -301,32 +301,24 @@ class Environment:
                 f"The episode of {self.task.id} has ended ({self.stop}). Begin a new one."
             )
         call = call if isinstance(call, ToolCall) else read_call(call)
-        handler = self.handlers.get(call.kind)
         try:
-            if handler:
-                text, reward, done, parts, fault = await handler(self, call.content)
+            if call.kind == FINISH or (call.kind in self.kinds and call.content.strip()):
+                feedback = await getattr(self, f"on_{call.kind}")(call.content)
             else:
-                text, reward, done, parts = call_help(self, call), 0.0, False, {}
-                fault = call.fault or "format"
+                feedback = Feedback(call_help(self, call), fault=call.fault or "format")
         except Exception as e:
             self.stop, text = _broken(e)
-            reward, done, parts, fault = math.nan, False, {}, self.stop.partition("_")[0]
+            feedback = Feedback(text, math.nan, fault=self.stop.partition("_")[0])
+        text, reward, done, parts, fault = feedback
         turn = GymTurn(call.kind, call.content, text, float(reward), parts, fault, call.more)
         self.turns.append(turn)
-        if not self.stop and (call.kind == FINISH or done):
-            self.stop = "finish" if call.kind == FINISH else "done"
-        elif not self.stop and len(self.turns) >= self.config.max_turns:
-            self.stop = "turn_limit"
+        if not self.stop:
+            at_limit = "turn_limit" if len(self.turns) >= self.config.max_turns else ""
+            self.stop = FINISH if call.kind == FINISH else "done" if done else at_limit
         return turn
 
     async def on_finish(self, content: str) -> Feedback:
         return Feedback("The episode ends here.")
-
-    def __init_subclass__(cls):
-        super().__init_subclass__()
-        cls.handlers = {
-            kind: getattr(cls, f"on_{kind}", None) for kind in (*cls.kinds, FINISH)
-        }  # kind → what it does
 
     @property
     def score(self) -> float:
@@ -358,9 +350,13 @@ def call_lines(env: Environment | type[Environment]) -> dict[str, str]:  # kind 
 
 def call_help(env: Environment, call: ToolCall) -> str:
     "Say how calls must be written in a gym"
-    wrong = f"There is no {shorten(call.kind, 40)!r} here."
+    wrong = "There is no call in your message."
+    if call.kind:
+        empty = call.kind in env.kinds
+        wrong = f"Your {call.kind} is empty." if empty else f"There is no {call.kind!r} here."
     ways = "; ".join(f"[{kind}] {what}" for kind, what in call_lines(env).items())
-    return f"{wrong if call.kind else 'There is no call in your message.'} Write one of: {ways}."
+    return f"{wrong} Write one of: {ways}."
+
 
 # %% ../../nbs/gyms/04_protocol.ipynb #Gym
 Player = Callable[[Environment], ToolCall]  # what to do next in an episode
@@ -384,19 +380,11 @@ class Gym:
     open_loop: Callable[[Any], ToolCall] | None = None
     best: Callable[[Any], float] = lambda task: 1.0  # the highest score that can be reached
     score: Callable[[Any], float] = lambda env: env.score  # of an ended episode, as published
-    published: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # part → settings
     held_out: bool = False  # never trained on, in the published split
 
-    def configured(
-        self,
-        max_turns: int | None = None,
-        compat: str = "",
-        part: str = "evaluation",  # or training: what `published` brings with compat
-    ) -> GymConfig:
+    def configured(self, max_turns: int | None = None, compat: str = "") -> GymConfig:
         "Give its settings with another limit, or with the published quirks"
-        more = self.published.get(part, {}) if compat else {}
-        turns = max_turns or self.config.max_turns
-        return replace(self.config, max_turns=turns, compat=compat, **more)
+        return replace(self.config, max_turns=max_turns or self.config.max_turns, compat=compat)
 
     def play(
         self,
@@ -439,22 +427,21 @@ class Gym:
 # %% ../../nbs/gyms/04_protocol.ipynb #find_gym
 GYMS = {
     "template": "humanlm.gyms.conformance:template",
-    "function": "humanlm.gyms.function:function",
     "advice": "humanlm.gyms.people:advice",
     "appeal": "humanlm.gyms.people:appeal",
     **{
         name: f"humanlm.gyms.{name}:{name}"
-        for name in "search telepathy turtle intention persuade travel tau".split()
+        for name in "function search telepathy turtle intention persuade travel tau".split()
     },
 }  # name → where its record is
 _SPELT = {"bamboogle": "search", "persuasion": "persuade", "turtlesoup": "turtle"}
 
 
 @cache
-def _installed() -> dict:
+def _installed() -> dict[str, str]:
     from importlib.metadata import entry_points
 
-    return {entry.name: entry for entry in entry_points(group="humanlm.gyms")}
+    return {entry.name: entry.value for entry in entry_points(group="humanlm.gyms")}
 
 
 def gym_names() -> list[str]:
@@ -468,14 +455,11 @@ def find_gym(
     "Find a gym; `ConfigError` names the nearest"
     if not is_plugin(name):
         name = re.sub(r"^interact_|-v\d+$|gym(?=$|-v)|\d+(?=$|_)", "", name.lower())
-    others = {name: entry.value for name, entry in _installed().items()}
-    gym = find_plugin(_SPELT.get(name, name), others | GYMS, "gym")
+    gym = find_plugin(_SPELT.get(name, name), _installed() | GYMS, "gym")
     if not isinstance(gym, Gym):
-        raise ConfigError(
-            f"gym {shorten(name)!r} is no record: {shorten(repr(gym))}. Give an "
-            "object of humanlm.gyms.protocol.Gym."
-        )
+        raise ConfigError(f"gym {shorten(name)!r} is {shorten(repr(gym))}. Give a `Gym`.")
     return gym
+
 
 # %% ../../nbs/gyms/04_protocol.ipynb #play_through
 async def play_through(env: Environment, player: Player) -> Environment:

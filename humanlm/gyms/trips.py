@@ -83,7 +83,7 @@ class TravelOption(NamedTuple):
     id: str
     sort: str  # best, correct, wrong or noise; never shown
     cost: int
-    facts: tuple[tuple[str, Any], ...]  # (attribute, value)
+    facts: Mapping[str, Any]  # attribute → value
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class TravelAspect:
 
     kind: str  # of `TRAVEL_KINDS`
     place: str
-    details: tuple[tuple[str, str], ...]  # what a search must say: (name, value)
+    details: Mapping[str, str]  # name → value, which a search must say
     wishes: tuple[TravelWish, ...]
     options: tuple[TravelOption, ...]
 
@@ -143,12 +143,10 @@ def travel_options(
     name: str,  # of `TRAVEL_KINDS`
     wishes: Sequence[TravelWish],
     place: str,
-    best: int | None = None,  # number of the best option; None: any
 ) -> tuple[TravelOption, ...]:
     "Make an option table, best first, then by sort"
     kind, lines = TRAVEL_KINDS[name], [(sort, n) for sort, k in _SORTS.items() for n in range(k)]
-    free = [n for n in range(1, max(len(lines), best or 0) + 1) if n != best]
-    numbers = [*([best] if best else []), *rng.sample(free, len(lines) - bool(best))]
+    numbers = rng.sample(range(1, len(lines) + 1), len(lines))
     missed = [_missed(rng, wishes, *line) for line in lines]
     met = {wish.topic: (wish, [wish not in gone for gone in missed]) for wish in wishes}
     for topic in (topic for topic in kind.values if topic not in met):
@@ -166,10 +164,10 @@ def travel_options(
         below = tempting or (sort in ("wrong", "noise") and rng.random() < cheap)
         cost = gold if sort == "best" else (under if below else over).pop()
         where = rng.choice([city for city in CITIES if city != place]) if sort == "noise" else place
-        facts = [("place", where)]
+        facts = {"place": where}
         for topic, values in kind.values.items():
             wish, meets = met[topic]
             fits = [value for value in values if (value in wish.good) == meets[at]]
-            facts.append((topic, rng.choice(fits)))
-        options.append(TravelOption(f"{kind.letter}{numbers[at]}", sort, cost, tuple(facts)))
+            facts[topic] = rng.choice(fits)
+        options.append(TravelOption(f"{kind.letter}{numbers[at]}", sort, cost, facts))
     return tuple(options)

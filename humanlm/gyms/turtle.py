@@ -6,16 +6,14 @@
 __all__ = ['turtle']
 
 # %% ../../nbs/gyms/54_turtle.ipynb #imports
-import math
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
-from ..core.basics import DataError, shorten
-from .function import MAX_ANSWERS, published_row, row_field
+from .function import MAX_ANSWERS, published_row, read_task
 from humanlm.gyms.protocol import (
     Environment,
     Feedback,
@@ -28,7 +26,7 @@ from humanlm.gyms.protocol import (
     as_dialogue,
     make_tasks,
 )
-from .telepathy import TOKEN, YES_OR_NO, content_stems, denies, read_choice
+from .telepathy import TOKEN, YES_OR_NO, content_stems, denies
 from ..rewards.rules import FILLERS, NEGATORS, stem
 
 # %% ../../nbs/gyms/54_turtle.ipynb #stories
@@ -41,12 +39,14 @@ _TELLING = content_stems(
 _LEAST_WORDS, _LEAST_SMALL, _LEAST_OF_IT = 15, 0.2, 0.25
 
 
-class _StoryCriterion(NamedTuple):
-    "A part of a hidden story"
+@dataclass(frozen=True)
+class _StoryCriterion:
+    "A part of a hidden story, and what it is worth"
 
     statement: str
-    weight: float
+    score: float
     never: tuple[str, ...] = ()  # stems that contradict it
+
 
 # %% ../../nbs/gyms/54_turtle.ipynb #TurtleTask
 @dataclass(frozen=True)
@@ -92,38 +92,18 @@ class _TurtleTask(GymTask):
         if "evaluation" not in flat:
             files = "gym_turtle.jsonl", "all_stories_refined.json"
             flat = published_row(row, *files, own="title", key="new_title")
-        title, surface, bottom = (
-            row_field(flat, name) for name in ("new_title", "new_surface", "new_bottom")
-        )
-        parts = flat.get("evaluation")
-        try:
-            criteria = tuple(
-                _StoryCriterion(row_field(part, "statement"), float(part["score"]))
-                for part in parts or ()
-            )
-        except (TypeError, KeyError, ValueError, AttributeError):
-            criteria = ()
-        weights = [part.weight for part in criteria]
-        if not all(0 < weight <= 1 for weight in weights) or abs(sum(weights) - 1) > 1e-3:
-            raise DataError(
-                f"Row {shorten(title)}: evaluation is {shorten(repr(parts))}. Give "
-                "statements with scores that sum to 1."
-            )
-        return cls(str(flat.get("story_id") or title), title, surface, bottom, criteria)
+        flat = {"story_id": flat.get("new_title"), **flat}
+        names = {"title": "new_title", "surface": "new_surface", "bottom": "new_bottom"}
+        return read_task(cls, flat, id="story_id", criteria="evaluation", **names)
+
 
 # %% ../../nbs/gyms/54_turtle.ipynb #read_marks
-def _read_marks(
-    answer: Mapping,  # of a judge: scores, as numbers or objects with one
-    count: int,  # how many there must be
-) -> list[float]:
-    "Bring marks to 0, a half or 1; `UserError` where they are too few, too many or no numbers"
-    marks: Any = answer.get("scores")
-    marks = marks if isinstance(marks, list) else []
-    scores: list[Any] = [mark.get("score") if isinstance(mark, Mapping) else mark for mark in marks]
-    numbers = all(isinstance(score, (int, float)) and math.isfinite(score) for score in scores)
-    if len(scores) != count or not numbers:
-        raise UserError(f"The marks are {shorten(repr(marks))}, not {count} numbers.")
-    return [min((0.0, 0.5, 1.0), key=lambda mark: abs(mark - score)) for score in scores]
+def _read_marks(marks: Sequence[float], count: int) -> list[float]:  # count: that there must be
+    "Bring the marks of a judge to 0, a half or 1; `UserError` where they are too few or too many"
+    if len(marks) != count:
+        raise UserError(f"The judge gave {len(marks)} marks, not {count}. Ask another model.")
+    return [min((0.0, 0.5, 1.0), key=lambda step: abs(step - mark)) for mark in marks]
+
 
 # %% ../../nbs/gyms/54_turtle.ipynb #TurtleEnvironment
 class _TurtleEnvironment(Environment):
@@ -179,8 +159,6 @@ class _TurtleEnvironment(Environment):
         }
 
     async def on_action(self, content):
-        if not content.strip():
-            return Feedback("Ask something.", fault="format")
         answer = await self.ask(
             "answerer",
             surface=self.task.surface,
@@ -188,11 +166,9 @@ class _TurtleEnvironment(Environment):
             history=as_dialogue(self.turns[-6:]),
             question=content,
         )
-        return Feedback(read_choice(answer, "response") + ".")
+        return Feedback(f"{answer['response']}.")
 
     async def on_answer(self, content):
-        if not content.strip():
-            return Feedback("Tell the story.", fault="format")
         parts = self.task.criteria
         answer = await self.ask(
             "marks",
@@ -201,12 +177,12 @@ class _TurtleEnvironment(Environment):
             story=content,
             criteria=[part.statement for part in parts],
         )
-        marks = _read_marks(answer, len(parts))
+        marks = _read_marks(answer["scores"], len(parts))
         right = " ".join(part.statement for part, mark in zip(parts, marks) if mark == 1)
-        score = sum(part.weight * mark for part, mark in zip(parts, marks))
-        gain, text = self.improved(score), f"This much of it is right: {right}"
-        if not right:
-            text = "None of it is quite right yet."
+        score = sum(part.score * mark for part, mark in zip(parts, marks))
+        gain, text = self.improved(score), "None of it is quite right yet."
+        if right:
+            text = f"This much of it is right: {right}"
         done = score >= 1 - 1e-6
         if not self.config.compat:
             self.answered += 1
