@@ -150,7 +150,6 @@ def read_task(
     except ValidationError as e:
         raise DataError(f"Row {shorten(values.get('id'))}: {e}. Give it as published.") from None
 
-
 # %% ../../nbs/gyms/07_function.ipynb #function_tasks
 def _new_rule(rng):
     parts = [f"{name} ** 2" if rng.random() < 0.15 else name for name in rng.sample("abcd", 4)]
@@ -177,7 +176,6 @@ def _function_tasks(count: int, seed: int) -> list[_FunctionTask]:
 def _read_function(row: Mapping[str, Any]) -> _FunctionTask:
     row = published_row(row, "gym_function.jsonl", "functions.json")
     return read_task(_FunctionTask, row, test="test_case", expected="expected_result")
-
 
 # %% ../../nbs/gyms/07_function.ipynb #function
 def _function_expert(env):

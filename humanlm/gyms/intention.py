@@ -15,6 +15,7 @@ from typing import Annotated, Any
 from zlib import crc32
 
 from msgspec import Meta
+
 from .function import published_row, read_task
 from humanlm.gyms.protocol import (
     TEXT,
@@ -94,7 +95,6 @@ class _IntentionTask(GymTask):
         row = published_row(row, "gym_intention.jsonl", "all_intentions_*.json")
         return read_task(cls, row, request="task", details="missing_details")
 
-
 # %% ../../nbs/gyms/55_intention.ipynb #IntentionEnvironment
 class _IntentionEnvironment(Environment):
     "Ask for what a request leaves open"
@@ -160,7 +160,6 @@ class _IntentionEnvironment(Environment):
         self.left = [index for index in self.left if index not in covered]
         paid = _covered_pay([self.task.details[index].importance for index in covered])
         return Feedback(reply, paid, not self.left, {"details": paid})
-
 
 # %% ../../nbs/gyms/55_intention.ipynb #intention
 _REQUESTS = tomllib.loads((files("humanlm") / "fixtures" / "requests.toml").read_text("utf-8"))[

@@ -50,7 +50,6 @@ def _view_score(stance: Stance, side: str = "for") -> float:  # side: what is wa
     "Give 1 for a strong stance on the wanted side, 0.5 for a mild one, 0 for the other side"
     return VIEWS[stance.strength] if stance.direction == side else 0.0
 
-
 # %% ../../nbs/gyms/57_people.ipynb #PersonEnvironment
 @dataclass(frozen=True)
 class _PersonTask(GymTask):
@@ -130,7 +129,6 @@ class PolitePerson:
     async def __call__(self, env: Environment, role: str, payload: Mapping) -> dict:
         states = States.agreeable(payload["target"])
         return {"reply": states.reply(random.Random(payload["post"]))}
-
 
 # %% ../../nbs/gyms/57_people.ipynb #values_heard
 def values_heard(

@@ -8,7 +8,7 @@ __all__ = ['STEPS', 'WEIGHTS', 'REMARKS', 'SAME', 'PLACES', 'MEASURES', 'persuad
 # %% ../../nbs/gyms/56_persuade.ipynb #imports
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
@@ -221,7 +221,6 @@ def _persuade_tasks(count: int, seed: int) -> list[_PersuadeTask]:
         argument = f"{first.capitalize()}, and {second}."
         tasks.append(_PersuadeTask(f"persuade-{seed}-{i}", claim, argument))
     return tasks
-
 
 # %% ../../nbs/gyms/56_persuade.ipynb #persuade
 _POINTS = (

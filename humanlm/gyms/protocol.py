@@ -127,7 +127,6 @@ class GymConfig:
             (self.compat in COMPAT, f"compat is {self.compat!r}. Leave it empty, or write userrl."),
         )
 
-
 # %% ../../nbs/gyms/04_protocol.ipynb #GymTask
 @dataclass(frozen=True)
 class GymTask:
@@ -357,7 +356,6 @@ def call_help(env: Environment, call: ToolCall) -> str:
     ways = "; ".join(f"[{kind}] {what}" for kind, what in call_lines(env).items())
     return f"{wrong} Write one of: {ways}."
 
-
 # %% ../../nbs/gyms/04_protocol.ipynb #Gym
 Player = Callable[[Environment], ToolCall]  # what to do next in an episode
 
@@ -459,7 +457,6 @@ def find_gym(
     if not isinstance(gym, Gym):
         raise ConfigError(f"gym {shorten(name)!r} is {shorten(repr(gym))}. Give a `Gym`.")
     return gym
-
 
 # %% ../../nbs/gyms/04_protocol.ipynb #play_through
 async def play_through(env: Environment, player: Player) -> Environment:

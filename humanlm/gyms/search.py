@@ -11,7 +11,7 @@ import random
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -95,7 +95,6 @@ def _same_answer(said: str, gold: str) -> bool:  # said: short, as a policy wrot
     close = 2 * (Counter(a) & Counter(b)).total() >= 0.8 * (len(a) + len(b))
     return bool(a) and ("".join(a) == "".join(b) or (facts[0] == facts[1] and close))
 
-
 # %% ../../nbs/gyms/52_search.ipynb #SerperSearch
 SERPER_URL = "https://google.serper.dev/search"
 
@@ -117,7 +116,6 @@ async def serper(query: str) -> list[_WebPage]:
         ]
     except (HTTPError, Unreadable, ValueError, AttributeError) as e:
         raise UserError(f"The search failed: {type(e).__name__}.") from None
-
 
 # %% ../../nbs/gyms/52_search.ipynb #SearchTask
 @dataclass(frozen=True)
@@ -189,7 +187,6 @@ class _SearchEnvironment(TriesEnvironment):
             return self.judged(True)
         answer = await self.ask("grader", question=task.question, gold=task.answer, said=said)
         return self.judged(answer["verdict"] == "yes")
-
 
 # %% ../../nbs/gyms/52_search.ipynb #search_tasks
 _GIVEN = (

@@ -7,7 +7,7 @@ __all__ = ['TOKEN', 'YES_OR_NO', 'telepathy', 'content_stems', 'denies']
 
 # %% ../../nbs/gyms/53_telepathy.ipynb #imports
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -62,7 +62,6 @@ def denies(question: str) -> bool:
 
 
 YES_OR_NO = answer_form(response={"enum": ["Yes", "No", "Maybe"]})
-
 
 # %% ../../nbs/gyms/53_telepathy.ipynb #sorts
 _FRAME = content_stems(
@@ -126,7 +125,6 @@ class _TelepathyTask(GymTask):
                 "target_entity": flat.get("ground_truth"),
             }
         return read_task(cls, flat, target="target_entity")
-
 
 # %% ../../nbs/gyms/53_telepathy.ipynb #TelepathyEnvironment
 class _TelepathyEnvironment(TriesEnvironment):

@@ -24,7 +24,6 @@ from humanlm.gyms.protocol import (
     Environment,
     Feedback,
     Gym,
-    GymConfig,
     GymTask,
     ToolCall,
     UserRole,
@@ -126,7 +125,6 @@ CHOICE_PAY = {"best": 1.0, "correct": 0.8}  # of an option that meets all wishes
 SEARCH_FAILS = 5  # every fifth search fails
 TELLS_AFTER = 3  # turns without a wish until one is told unasked
 SHOWN_WRONG, SHOWN_NOISE = 10, 5  # options that a search shows; with compat, all
-
 
 # %% ../../nbs/gyms/58_travel.ipynb #read_query
 def _read_query(text: str) -> dict[str, str]:
@@ -420,7 +418,6 @@ def _released_aspect(kind, table):  # table: of `travelgym_data_*.json`
     wishes = (TravelWish(topic, (wish,), hint) for _, topic, wish, hint, *_ in table["preferences"])
     details = {name: str(value) for name, value in table["arguments"].items()}
     return TravelAspect(kind, "", details, tuple(wishes), tuple(options))
-
 
 # %% ../../nbs/gyms/58_travel.ipynb #travel-2
 def _query(aspect):

@@ -47,7 +47,6 @@ class _StoryCriterion:
     score: float
     never: tuple[str, ...] = ()  # stems that contradict it
 
-
 # %% ../../nbs/gyms/54_turtle.ipynb #TurtleTask
 @dataclass(frozen=True)
 class _TurtleTask(GymTask):
@@ -96,14 +95,12 @@ class _TurtleTask(GymTask):
         names = {"title": "new_title", "surface": "new_surface", "bottom": "new_bottom"}
         return read_task(cls, flat, id="story_id", criteria="evaluation", **names)
 
-
 # %% ../../nbs/gyms/54_turtle.ipynb #read_marks
 def _read_marks(marks: Sequence[float], count: int) -> list[float]:  # count: that there must be
     "Bring the marks of a judge to 0, a half or 1; `UserError` where they are too few or too many"
     if len(marks) != count:
         raise UserError(f"The judge gave {len(marks)} marks, not {count}. Ask another model.")
     return [min((0.0, 0.5, 1.0), key=lambda step: abs(step - mark)) for mark in marks]
-
 
 # %% ../../nbs/gyms/54_turtle.ipynb #TurtleEnvironment
 class _TurtleEnvironment(Environment):
