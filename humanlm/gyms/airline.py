@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from datetime import date as Day
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 from ..core.basics import DataError, shorten
@@ -20,6 +21,9 @@ def _part(entry: Mapping[str, Any], name: str) -> Any:
     if not isinstance(entry.get(name), (str, int, float)):
         raise DataError(f"{name} is missing in {shorten(json.dumps(entry), 80)}")
     return entry[name]
+
+
+_NEW = ("HATHAT", "HATHAU", "HATHAV")  # names of new reservations
 
 
 def _cost(legs, people):
@@ -62,14 +66,14 @@ class AirlineDesk(Desk):
         ways = {**user["payment_methods"], payment_id: {**way, "amount": way["amount"] - amount}}
         if way["source"] == "certificate":
             del ways[payment_id]
-        self.put("users", user_id, user, payment_methods=ways)
+        self.put("users", user_id, payment_methods=ways)
 
     def change(self, reservation: Mapping, payment_id: str, price: float, **new) -> str:
         "Put a reservation with some fields new, and pay for the change"
         self.pay(reservation["user_id"], payment_id, price)
         paid = [{"payment_id": payment_id, "amount": price}] if price else []
         history, key = [*reservation["payment_history"], *paid], reservation["reservation_id"]
-        return self.put("reservations", key, reservation, payment_history=history, **new)
+        return self.put("reservations", key, payment_history=history, **new)
 
     @desk_tool
     def get_reservation_details(self, reservation_id: Text):
@@ -95,9 +99,9 @@ class AirlineDesk(Desk):
         flights: all of them, each {flight_number, date}; passengers: each {first_name, last_name,
         dob}; payment_methods: each {payment_id, amount}; insurance: yes or no"""
         self.get("users", user_id)
-        people, new = len(passengers), ("HATHAT", "HATHAU", "HATHAV")
-        free = [name for name in new if ("reservations", name) not in self.changed]
-        key = [*free, new[-1]][0]
+        people = len(passengers)
+        free = (name for name in _NEW if ("reservations", name) not in self.changed)
+        key = next(free, _NEW[-1])
         legs = self.legs(flights, cabin, people)
         price = _cost(legs, people) + 30 * people * (insurance == "yes") + 50 * nonfree_baggages
         paid = sum(_part(one, "amount") for one in payment_methods)
@@ -106,11 +110,10 @@ class AirlineDesk(Desk):
         for one in payment_methods:
             self.pay(user_id, _part(one, "payment_id"), one["amount"], booking=True)
         user = self.get("users", user_id)
-        self.put("users", user_id, user, reservations=[*user["reservations"], key])
+        self.put("users", user_id, reservations=[*user["reservations"], key])
         return self.put(
             "reservations",
             key,
-            {},
             reservation_id=key,
             user_id=user_id,
             origin=origin,
@@ -158,7 +161,7 @@ class AirlineDesk(Desk):
         reservation = self.get("reservations", reservation_id)
         if len(passengers) != len(reservation["passengers"]):
             raise DataError("the number of passengers cannot change")
-        return self.put("reservations", reservation_id, reservation, passengers=passengers)
+        return self.put("reservations", reservation_id, passengers=passengers)
 
     @desk_tool
     def cancel_reservation(self, reservation_id: Text):
@@ -167,19 +170,17 @@ class AirlineDesk(Desk):
         paid = reservation["payment_history"]
         back = [{"payment_id": one["payment_id"], "amount": -one["amount"]} for one in paid]
         new = {"payment_history": [*paid, *back], "status": "cancelled"}
-        return self.put("reservations", reservation_id, reservation, **new)
+        return self.put("reservations", reservation_id, **new)
 
     @desk_tool
     def send_certificate(self, user_id: Text, amount: Number):
         "Send a certificate to a user"
         user = self.get("users", user_id)
-        names = (f"certificate_{number}" for number in (3221322, 3221323, 3221324))
-        key = next((name for name in names if name not in user["payment_methods"]), "")
-        if not key:
-            raise DataError("this user has three new certificates already")
+        ids = (f"certificate_{number}" for number in count(3221322))
+        key = next(name for name in ids if name not in user["payment_methods"])
         certificate = {"source": "certificate", "amount": amount, "id": key}
         ways = {**user["payment_methods"], key: certificate}
-        self.put("users", user_id, user, payment_methods=ways)
+        self.put("users", user_id, payment_methods=ways)
         return f"Certificate {key} over {amount} was sent to {user_id}."
 
     def rides(self, date: str, **ends: str) -> list[dict]:
@@ -188,7 +189,7 @@ class AirlineDesk(Desk):
             {name: value for name, value in plane.items() if name != "dates"}
             | offer
             | {"date": date}
-            for plane in self.shop.tables["flights"].values()
+            for plane in self.shop["flights"].values()
             if all(plane[name] == value for name, value in ends.items())
             and (offer := plane["dates"].get(date, {})).get("status") == "available"
         ]
@@ -196,7 +197,7 @@ class AirlineDesk(Desk):
     @desk_tool
     def list_all_airports(self):
         "List the airports, in three letters"
-        flights = self.shop.tables["flights"].values()
+        flights = self.shop["flights"].values()
         return json.dumps(sorted({plane["origin"] for plane in flights}))
 
     @desk_tool

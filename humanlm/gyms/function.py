@@ -24,7 +24,7 @@ _LARGEST = 1e12  # results above are not told
 def _apply_rule(rule: str, values: Sequence[float]) -> float | None:
     "Compute a rule to 4 places; None where the result is no number, or too large"
     try:
-        value: Any = arithmetic(rule, dict(zip("abcd", values)), powers=True)
+        value: Any = arithmetic(rule, dict(zip("abcd", values)))
     except ArithmeticError:
         return None
     if isinstance(value, complex) or not abs(value) <= _LARGEST:

@@ -16,7 +16,7 @@ from humanlm.gyms.protocol import ToolCall, find_gym, play_through
 from humanlm.gyms.shop import (
     REASONS,
     RetailDesk,
-    RetailShop,
+    make_shop,
     _calculate,
     open_shop,
     read_tool_call,
@@ -51,7 +51,7 @@ def gold(task):
 
 
 def an_order(status):
-    return next(row for row in SHOP.tables["orders"].values() if row["status"] == status)
+    return next(row for row in SHOP["orders"].values() if row["status"] == status)
 
 
 def test_the_desk_passes_what_every_gym_must_hold():
@@ -72,7 +72,7 @@ def test_the_right_calls_pay_one_in_any_order_of_items_and_an_extra_change_pays_
     assert [turn.reward for turn in turns] == [0, 1] and env.stop == "done" and env.score == 1
     other = next(
         key
-        for key, row in SHOP.tables["orders"].items()
+        for key, row in SHOP["orders"].items()
         if row["status"] == "pending" and key != task.actions[0]["kwargs"]["order_id"]
     )
     greedy = tau.play(task)
@@ -254,7 +254,7 @@ def test_doing_it_without_a_word_or_only_asking_is_not_paid():
 
 def test_a_change_that_is_undone_counts_as_none():
     task = next(task for task in TASKS if not task.actions)
-    user = SHOP.tables["users"][task.user_id]
+    user = SHOP["users"][task.user_id]
     env = tau.play(task)
     say(
         env,
@@ -262,7 +262,7 @@ def test_a_change_that_is_undone_counts_as_none():
     )
     assert env.desk.state() != task.goal[1]
     say(env, tool("modify_user_address", user_id=task.user_id, **user["address"]))
-    assert env.desk.state() == task.goal[1] and SHOP.tables["users"][task.user_id] is user
+    assert env.desk.state() == task.goal[1] and SHOP["users"][task.user_id] is user
 
 
 # ---- the customer
@@ -448,8 +448,8 @@ def test_money_comes_back_once_and_gift_cards_keep_their_cents():
             {"transaction_type": "payment", "amount": 20.2, "payment_method_id": "paypal_1"}
         ],
     }
-    shop = RetailShop([user], [order], [{"name": "Cup", "product_id": "p", "variants": kinds}])
-    before = copy.deepcopy(shop.tables)
+    shop = make_shop([user], [order], [{"name": "Cup", "product_id": "p", "variants": kinds}])
+    before = copy.deepcopy(shop)
     desk = RetailDesk(shop)
     assert (
         "20.2 is needed"
@@ -489,7 +489,7 @@ def test_money_comes_back_once_and_gift_cards_keep_their_cents():
         == "tool"
     )
     rich = RetailDesk(
-        RetailShop(
+        make_shop(
             [
                 {
                     **user,
@@ -514,7 +514,7 @@ def test_money_comes_back_once_and_gift_cards_keep_their_cents():
         rich.get("users", "u")["payment_methods"]["gift_card_1"]["balance"] == 30
         and sum(row["payment_method_id"] == "paypal_1" for row in ended["payment_history"]) == 2
     )
-    assert shop.tables == before, "no record of the shop is changed in place"
+    assert shop == before, "no record of the shop is changed in place"
 
 
 @pytest.mark.parametrize(
