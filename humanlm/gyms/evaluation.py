@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from ..clients.client import ChatClient
 from ..clients.limits import in_turn
@@ -27,7 +26,7 @@ from humanlm.core.basics import (
 )
 from ..core.stats import known_mean
 from ..evaluation.measured import Measurement, Results, results
-from .protocol import BROKEN, Environment, Gym, GymConfig, GymTask, ToolCall, idle
+from .protocol import BROKEN, Environment, Gym, GymConfig, GymTask, idle
 
 # %% ../../nbs/70_gyms.ipynb #ChatPlayer
 class ChatPlayer:
@@ -42,32 +41,20 @@ class ChatPlayer:
     ):
         self.gym, self.client, self.system = gym, client, system
         self.settings = {"max_tokens": 2048, "caller": "policy"} | settings
-        self.texts: Any = WeakKeyDictionary()  # episode → turn → message, as it was written
-
-    def messages(self, env: Environment) -> list[dict[str, str]]:
-        "Give what the player is told"
-        return episode_messages(self.gym, env, self.texts.get(env, {}), self.system)
 
     async def __call__(self, env: Environment) -> str:
         "Write the next message"
-        request = ChatRequest(tuple(self.messages(env)), repeat=env.seed, **self.settings)
-        text = (await self.client(request)).text
-        self.texts.setdefault(env, {})[len(env.turns)] = text
-        return text
+        messages = tuple(episode_messages(self.gym, env, self.system))
+        request = ChatRequest(messages, repeat=env.seed, **self.settings)
+        return (await self.client(request)).text
 
 
-def episode_messages(
-    gym: Gym,
-    env: Environment,
-    texts: Mapping[int, str] = {},  # turn → message of the policy, where it is known
-    system: bool = True,
-) -> list[dict[str, str]]:  # role and content
+def episode_messages(gym: Gym, env: Environment, system: bool = True) -> list[dict[str, str]]:
     "Write an episode as a conversation, as a policy sees it: feedback and nothing else comes back"
     pairs = [("system", gym.system_prompt(env.config))] if system else []
     pairs.append(("user", env.task.opening))
-    for i, turn in enumerate(env.turns):
-        call = str(ToolCall(turn.kind, turn.content))
-        pairs += [("assistant", texts.get(i) or call), ("user", turn.feedback)]
+    for text, turn in zip(env.texts, env.turns):
+        pairs += [("assistant", text), ("user", turn.feedback)]
     return [{"role": role, "content": content} for role, content in pairs]
 
 

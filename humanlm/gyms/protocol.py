@@ -271,6 +271,7 @@ class Environment:
     ):
         self.task, self.config, self.user, self.judge, self.seed = task, config, user, judge, seed
         self.turns: list[GymTurn] = []
+        self.texts: list[str] = []  # messages of the policy, as it wrote them
         self.stop, self.best = "", 0.0
         self.start()
 
@@ -299,6 +300,7 @@ class Environment:
             raise DataError(
                 f"The episode of {self.task.id} has ended ({self.stop}). Begin a new one."
             )
+        self.texts.append(str(call))
         call = call if isinstance(call, ToolCall) else read_call(call)
         try:
             if call.kind == FINISH or (call.kind in self.kinds and call.content.strip()):

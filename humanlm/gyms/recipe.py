@@ -32,6 +32,7 @@ from ..evaluation.outcome import Arms, rounded
 from ..evaluation.report import model_said, standard_sections
 from humanlm.gyms.evaluation import (
     EpisodeRecord,
+    episode_messages,
     load_episodes,
     measured_tasks,
     play_tasks,
@@ -213,17 +214,20 @@ def _load_gyms(s: Settings, user: Any = None, judge: Any = None) -> _GymWork:
     return work
 
 # %% ../../nbs/gyms/51_recipe.ipynb #GymUsers
-def _gym_messages(gym: Gym, task: GymTask, s: Settings) -> list[dict]:
-    "Write the prompt of a task"
-    system = gym.system_prompt(gym.configured(s.gyms.max_turns))
-    opening = {"role": "user", "name": "", "content": task.opening}
-    return [{"role": "system", "name": "", "content": system}] * s.gyms.system + [opening]
+def _play(gym: Gym, task: GymTask, s: Settings, **others: Any) -> Environment:  # user, judge, seed
+    "Begin an episode as the settings say"
+    return gym.play(task, gym.configured(s.gyms.max_turns, s.gyms.compat), **others)
+
+
+def _messages(gym: Gym, env: Environment, s: Settings) -> list[dict]:
+    "Write what the policy has read so far"
+    return [m | {"name": ""} for m in episode_messages(gym, env, s.gyms.system)]
 
 
 def _gym_row(gym: Gym, task: GymTask, s: Settings) -> dict:
     "Make the row of one task"
     return ask_row("", f"{gym.name}/{task.id}", s.gyms.max_tokens) | {
-        "prompt": _gym_messages(gym, task, s),
+        "prompt": _messages(gym, _play(gym, task, s), s),
         "speaker": "",
         "turn_tokens": s.gyms.turn_tokens,
         "context_id": gym.name,
@@ -242,9 +246,13 @@ class _GymUsers:
 
     async def __call__(self, talk: TokenDialogue) -> Heard:
         "Answer the last turn of the policy"
-        env = self.playing.get(talk) or self.begin(talk)
-        turn, gym = await env.step(talk.said[-1]), self.tasks[talk.row["row_id"]][0]
-        broken = env.stop in BROKEN
+        gym, task = self.tasks[talk.row["row_id"]]
+        if (env := self.playing.get(talk)) is None:
+            others = {"user": self.work.user, "judge": self.work.judge}
+            env = _play(gym, task, self.s, seed=talk.row.get("seed", 0), **others)
+            self.playing[talk] = env
+            self.live[talk.row.get("episode", 0)] = env
+        turn, broken = await env.step(talk.said[-1]), env.stop in BROKEN
         talk.rewards["share"] = math.nan if broken else gym.score(env) / gym.best(env.task)
         return Heard(
             [{"role": "user", "name": "", "content": turn.feedback}],
@@ -252,16 +260,6 @@ class _GymUsers:
             env.stop,
             turn.feedback if broken else "",
         )
-
-    def begin(self, talk: TokenDialogue) -> Environment:
-        "Give a dialogue its environment"
-        gym, task = self.tasks[talk.row["row_id"]]
-        config = gym.configured(self.s.gyms.max_turns, self.s.gyms.compat)
-        env = gym.play(task, config, self.work.user, self.work.judge, talk.row.get("seed", 0))
-        self.playing[talk] = env
-        if "episode" in talk.row:
-            self.live[talk.row["episode"]] = env
-        return env
 
 # %% ../../nbs/gyms/51_recipe.ipynb #gym_lessons
 async def _gym_lessons(work: _GymWork, s: Settings, number: int) -> list[dict]:  # number: of rows
@@ -275,18 +273,12 @@ async def _gym_lessons(work: _GymWork, s: Settings, number: int) -> list[dict]: 
     pairs = work.pairs("train")
     while len(rows) < number:
         gym, task = rng.choice(pairs)
-        messages = _gym_messages(gym, task, s)
-        config = gym.configured(s.gyms.max_turns, s.gyms.compat)
-        env = gym.play(task, config, seed=rng.randrange(2**31))
+        env = _play(gym, task, s, seed=rng.randrange(2**31))
         while not env.stop:
             call = gym.expert(env) if rng.random() < s.sft.expert_share else gym.chance()(env)
-            rows.append(sft_row(messages, str(call), row_id=f"{task.id}-{len(env.turns)}"))
-            feedback = (await env.step(call)).feedback
-            messages = [
-                *messages,
-                {"role": "assistant", "name": "", "content": str(call)},
-                {"role": "user", "name": "", "content": feedback},
-            ]
+            told, row_id = _messages(gym, env, s), f"{task.id}-{len(env.turns)}"
+            rows.append(sft_row(told, str(call), row_id=row_id))
+            await env.step(call)
     rng.shuffle(rows)
     return rows[:number]
 

@@ -235,8 +235,10 @@ _OPERATORS: dict[type, Callable] = {
 
 @lru_cache(maxsize=4096)
 def _formula(text: str) -> ast.expr:
+    if len(text) > 200:
+        raise DataError(f"the formula has {len(text):,} characters, at most 200")
     try:
-        return ast.parse(text[:200].strip(), mode="eval").body
+        return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as e:
         raise DataError(f"{shorten(text)!r} is no formula: {shorten(e, 100)}") from e
 
@@ -260,7 +262,6 @@ def arithmetic(
         raise DataError(f"{shorten(formula)!r} holds {type(node).__name__}, no arithmetic")
 
     return value(_formula(formula))
-
 
 # %% ../../nbs/gyms/01_shop.ipynb #RetailDesk
 Text = Annotated[str, Meta(max_length=2000)]
@@ -363,7 +364,6 @@ class Desk:
     def transfer_to_human_agents(self, summary: Text):
         "Hand the customer over to a person, with a summary; this ends the talk"
         return "The customer is handed over."
-
 
 # %% ../../nbs/gyms/01_shop.ipynb #write_tools
 REASONS = ("no longer needed", "ordered by mistake")  # for which an order may be cancelled

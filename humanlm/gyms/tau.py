@@ -79,7 +79,6 @@ def _difference(shop, item, new):
     changed = (pair for pair in variant.items() if pair not in item["options"].items())
     return ", ".join(map(" ".join, changed)) or "one of the same kind"
 
-
 # %% ../../nbs/gyms/59_tau.ipynb #TauTask
 @dataclass(frozen=True)
 class _TauTask(GymTask):
@@ -137,7 +136,6 @@ class _TauTask(GymTask):
 def _desk_of(shop: str) -> type[Desk]:
     return AirlineDesk if shop == "airline" else RetailDesk
 
-
 # %% ../../nbs/gyms/59_tau.ipynb #announces
 _DONE = re.compile(
     r"\b(?:done|completed?|finished|processed|submitted|placed|changed|cancell?ed|returned|exchanged"
@@ -160,7 +158,6 @@ def _announces(said: str, refusal: bool = False) -> bool:  # refusal: that it ca
     "Tell whether a statement says that something was done, or that it is refused"
     statements = re.findall(r"[^.!?\n]+(?:[.!\n]|$)", said)
     return any(map((_REFUSES if refusal else _DONE).search, statements))
-
 
 # %% ../../nbs/gyms/59_tau.ipynb #TauConfig
 STOP = "###STOP###"  # by which a customer of the published gym ends a talk
@@ -351,7 +348,6 @@ def _read_tau(
     open_shop(shop)
     names = {name: row.get(name) for name in ("id", "obs")}
     return read_task(_TauTask, {**task, **names, "shop": shop}, hello="obs")
-
 
 # %% ../../nbs/gyms/59_tau.ipynb #tau-2
 _ASK = (

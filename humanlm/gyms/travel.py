@@ -128,16 +128,12 @@ SHOWN_WRONG, SHOWN_NOISE = 10, 5  # options that a search shows; with compat, al
 
 # %% ../../nbs/gyms/58_travel.ipynb #read_query
 def _read_query(text: str) -> dict[str, str]:
-    "Read a search, JSON or `name=value` pairs after an aspect: name → value, in small letters"
-    if "{" in text:
-        value = next(read_json(text), {})
-        fields = (tool_call(value) or ("", value))[1]
-    else:
-        first, *_ = parts = re.split(r"[;,\n]", text)
-        fields = {"aspect": first} | dict(pair.split("=", 1) for pair in parts if "=" in pair)
+    "Read a search in JSON: name → value, in small letters"
+    value = next(read_json(text), {})
+    fields = (tool_call(value) or ("", value))[1]
     pairs = {
         name.strip().lower().replace(" ", "_"): str(value)[:200].strip().lower()
-        for name, value in list(fields.items())[:20]
+        for name, value in fields.items()
     }
     aspect = pairs.get("aspect", "").replace(" ", "_")
     return pairs | {"aspect": "rental_car" if aspect == "car_rental" else aspect}

@@ -16,8 +16,11 @@ from importlib.resources import files
 from itertools import combinations
 from typing import Any, NamedTuple
 
+from msgspec import Struct, toml
+
 # %% ../../nbs/gyms/02_trips.ipynb #TravelKind
-class TravelWish(NamedTuple):
+@dataclass(frozen=True)
+class TravelWish:
     "What somebody wants of an option, and how they hint at it"
 
     topic: str  # an attribute
@@ -28,7 +31,7 @@ class TravelWish(NamedTuple):
         return f"{self.topic}: {' or '.join(self.good)}"
 
 
-class _TravelKind(NamedTuple):
+class _TravelKind(Struct):
     "A part of a trip: what options have, and what may be wished of them"
 
     letter: str  # of ids
@@ -36,45 +39,19 @@ class _TravelKind(NamedTuple):
     sentence: str  # of the opening
     names: frozenset[str]
     prices: tuple[int, int]  # lowest and highest
-    values: Mapping[str, tuple[str, ...]]  # attribute → its values
-    topics: Mapping[str, str]  # word of a question → attribute
+    values: dict[str, tuple[str, ...]]  # attribute → its values
+    topics: dict[str, str]  # word of a question → attribute
     wishes: tuple[TravelWish, ...]
-
-
-_WORD = re.compile(r"[a-z]+|\d+")
 
 
 def word_stems(text: str) -> list[str]:
     "Give the words of a text in small letters, without the s of a plural"
-    return [
-        word[:-1] if word.endswith("s") and len(word) > 3 else word
-        for word in _WORD.findall(text.lower())
-    ]
+    words = re.findall(r"[a-z]+|\d+", text.lower())
+    return [word[:-1] if word.endswith("s") and len(word) > 3 else word for word in words]
 
 
-def _kind(text: str) -> tuple[str, _TravelKind]:  # of the catalogue: `[name]` and what is below
-    head, *lines = text.strip().splitlines()
-    name, letter, details, names, sentence, low, high = head.split(" | ")
-    values, wishes, topic = {}, [], ""
-    topics: dict = {}
-    for line in lines:
-        if line.startswith("- "):
-            good, hint = line[2:].split(": ")
-            wishes.append(TravelWish(topic, tuple(good.split(", ")), hint))
-        else:
-            topic, listed, words = line.split(": ")
-            values[topic] = tuple(listed.split(", "))
-            # the first attribute keeps a word
-            topics = dict.fromkeys(word_stems(f"{topic} {words}"), topic) | topics
-    prices, details = (int(low), int(high)), tuple(details.split())
-    named = frozenset(word_stems(names))
-    return name, _TravelKind(
-        letter, details, sentence, named, prices, values, topics, tuple(wishes)
-    )
-
-
-_CATALOGUE = (files("humanlm") / "fixtures" / "trips.txt").read_text("utf-8")
-TRAVEL_KINDS = dict(_kind(text) for text in re.split(r"^# ", _CATALOGUE, flags=re.MULTILINE)[1:])
+_CATALOGUE = (files("humanlm") / "fixtures" / "trips.toml").read_bytes()
+TRAVEL_KINDS = toml.decode(_CATALOGUE, type=dict[str, _TravelKind])
 
 # %% ../../nbs/gyms/02_trips.ipynb #TravelAspect
 class TravelOption(NamedTuple):
