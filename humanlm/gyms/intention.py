@@ -6,11 +6,9 @@
 __all__ = ['PAY_BY_IMPORTANCE', 'intention']
 
 # %% ../../nbs/gyms/55_intention.ipynb #imports
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.resources import files
 from typing import Annotated, Any
 from zlib import crc32
 
@@ -27,6 +25,7 @@ from humanlm.gyms.protocol import (
     UserRole,
     answer_form,
     as_dialogue,
+    fixture,
     make_tasks,
     spoken,
 )
@@ -162,9 +161,7 @@ class _IntentionEnvironment(Environment):
         return Feedback(reply, paid, not self.left, {"details": paid})
 
 # %% ../../nbs/gyms/55_intention.ipynb #intention
-_REQUESTS = tomllib.loads((files("humanlm") / "fixtures" / "requests.toml").read_text("utf-8"))[
-    "request"
-]
+_REQUESTS = fixture("requests")["request"]
 
 
 def _intention_tasks(count: int, seed: int) -> list[_IntentionTask]:

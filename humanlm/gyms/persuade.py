@@ -25,6 +25,7 @@ from humanlm.gyms.protocol import (
     UserRole,
     answer_form,
     as_dialogue,
+    fixture,
     spoken,
 )
 
@@ -71,21 +72,9 @@ REMARKS = {
     "abuse": "I will not be insulted.",
 }
 _TOKEN = re.compile(r"[a-z]+|\d+")
-_SOURCES = frozenset(
-    "according analysis census data evidence experiment figures percent report researchers "
-    "statistics studies study survey trial".split()
-)
-_YIELDS = frozenset(
-    "admittedly although concede fair granted however indeed true understand understandable "
-    "while".split()
-)
-_RUDE = frozenset(
-    "damn dumb fool hate idiot idiotic idiots loser moron morons shut stupid trash ugly "
-    "worthless".split()
-)
-_PLAIN = frozenset(
-    "about also because been could does from have into more most only other should such than that "
-    "their them there these they this those very were what when which will with would your".split()
+_TEXTS = fixture("persuade")
+_SOURCES, _YIELDS, _RUDE, _PLAIN = (
+    frozenset(_TEXTS[name].split()) for name in ("sources", "yields", "rude", "plain")
 )
 SAME = 0.6  # Jaccard index of two texts' words from which they count as the same
 
@@ -184,34 +173,14 @@ class _PersuadeEnvironment(Environment):
         return {"reply": " ".join(remarks), "stance": STEPS[at]}
 
 # %% ../../nbs/gyms/56_persuade.ipynb #persuade_tasks
-PLACES = (
-    "Large cities;Small towns;Harbour cities;Mountain villages;University towns;Island communities;"
-    "Border towns;Old spa towns;Suburbs;Capitals"
-).split(";")
-MEASURES = (
-    "close their centres to private cars;make buses free of charge;turn car parks into gardens;"
-    "switch off street lamps at midnight;tax empty flats;open libraries on Sundays;"
-    "plant fruit trees along every road;serve no meat in canteens;"
-    "let residents vote on the budget;limit the height of houses;lend tools like books;"
-    "start school an hour later;pay people who cycle to work;"
-    "keep one day a week without deliveries;buy only from local farms;replace lawns by meadows;"
-    "teach chess in every school;give every newborn a tree;forbid advertising on walls;"
-    "heat with waste water;ban fireworks;build no new roads;rent out public squares;"
-    "let dogs into museums;close shops at six"
-).split(";")
+PLACES, MEASURES = _TEXTS["places"], _TEXTS["measures"]
 _EVEN = 20  # measures of even seeds; odd seeds have the others
-_REASONS = (
-    "people there would gain time that they now lose;it costs less than what is done today;"
-    "neighbours who tried it have kept it;children and the old gain most from it;"
-    "it is fair to those who have little;the habit behind it is easy to change;"
-    "it makes a place that visitors remember;what it prevents can hardly be repaired"
-).split(";")
 
 
 def _persuade_tasks(count: int, seed: int) -> list[_PersuadeTask]:
     "Make up claims; those of even and of odd seeds have no measure in common"
     measures = MEASURES[_EVEN:] if seed % 2 else MEASURES[:_EVEN]
-    pairs = list(combinations(_REASONS, 2))
+    pairs = list(combinations(_TEXTS["reasons"], 2))
     total, tasks = len(PLACES) * len(measures) * len(pairs), []
     for i, number in enumerate(random.Random(f"persuade{seed}").sample(range(total), count)):
         number, place = divmod(number, len(PLACES))
@@ -223,39 +192,11 @@ def _persuade_tasks(count: int, seed: int) -> list[_PersuadeTask]:
     return tasks
 
 # %% ../../nbs/gyms/56_persuade.ipynb #persuade
-_POINTS = (
-    "Granted, the wish behind it is good. Yet a report from 2019 found that 7 of 12 "
-    "places gave it up again, mainly "
-    "since nobody had counted what upkeep takes each winter",
-    "I understand why this appeals. Still, researchers asked 900 households, and two "
-    "thirds named another worry "
-    "first: rent, doctors, jobs. Money spent here is missing elsewhere",
-    "Admittedly some gain at once. But according to the census 1 person out of 5 "
-    "cannot adapt, such as carers or "
-    "nurses on night duty; a rule must hold for everybody",
-    "It is true that doing nothing has its price. Even so, a trial over 18 months "
-    "showed milder means reach nearly "
-    "as far, leave people free, and can be undone overnight",
-    "Fair enough, neighbours liked the idea. However, statistics for 30 regions show "
-    "crowds just moved next door, "
-    "hence noise, queues and anger came back by another street",
-    "While I share your goal, an analysis by 3 economists puts hidden expenses at "
-    "double those first announced: "
-    "staff, insurance, repairs, appeals before courts for years",
-    "Indeed intentions matter. Nonetheless data gathered since 2008 suggest habits "
-    "return once attention fades, so "
-    "all this effort buys one photograph plus bitter debates",
-    "Although early praise was loud, a later study of 64 councils saw trust fall "
-    "wherever decisions came from "
-    "above; asking citizens beforehand would have worked better",
-)
-
-
 def _persuade_expert(env: _PersuadeEnvironment) -> ToolCall:
     "Concede, give a source, stay with the subject, and never say the same again"
     claim, argument = _topic(env.task.claim), _topic(env.task.argument)
     reasons = sorted(argument - claim)[: max(2, len(argument) // 8)]
-    point = _POINTS[len(env.turns) % len(_POINTS)]
+    point = _TEXTS["points"][len(env.turns) % len(_TEXTS["points"])]
     return ToolCall("answer", f"{point}. Think of {', '.join([*sorted(claim)[:6], *reasons])}.")
 
 

@@ -29,6 +29,7 @@ from humanlm.gyms.protocol import (
     UserError,
     UserRole,
     answer_form,
+    fixture,
 )
 from .trips import MONTHS
 
@@ -189,43 +190,9 @@ class _SearchEnvironment(TriesEnvironment):
         return self.judged(answer["verdict"] == "yes")
 
 # %% ../../nbs/gyms/52_search.ipynb #search_tasks
-_GIVEN = (
-    "Ada Bruno Clara Dario Edda Fabio Greta Hugo Irma Jonas Klara Lino Mona Nils Olga Pavel".split()
-)
-_WORKS = {
-    "bridge": ("designed", "designer"),
-    "lamp": ("invented", "inventor"),
-    "opera": ("composed", "composer"),
-    "novel": ("written", "author"),
-    "engine": ("built", "builder"),
-    "library": ("founded", "founder"),
-}
+_TEXTS = fixture("search")
 _BLOCK = 16  # questions about one country
 _SYLLABLES = [first + second for first in "bdfgklmnprstv" for second in "aeiou"]
-_PAGES = {  # title, text
-    "work": (
-        "The {work}",
-        "The {work} was {made} by {who}. It is known well beyond the country.",
-    ),
-    "person": (
-        "{who}",
-        "{who}, born on {born} in the town of {town}, studied under {teacher} and travelled "
-        "widely.",
-    ),
-    "town": (
-        "{town}",
-        "{town} is a town on the river {river}. It has {people} inhabitants and stands {height} "
-        "above the sea.",
-    ),
-}
-_QUESTIONS = (  # question, answer, by way of a work (else of a person)
-    ("In which town was the {maker} of the {work} born?", "town", True),
-    ("On which day was the {maker} of the {work} born?", "born", True),
-    ("Under whom did the {maker} of the {work} study?", "teacher", True),
-    ("Which river flows through the town where {who} was born?", "river", False),
-    ("How many inhabitants has the town where {who} was born?", "people", False),
-    ("How high above the sea is the town where {who} was born?", "height", False),
-)
 
 
 def _country(rng: random.Random) -> tuple[list[dict], tuple[_WebPage, ...]]:
@@ -247,10 +214,10 @@ def _country(rng: random.Random) -> tuple[list[dict], tuple[_WebPage, ...]]:
         }
         for _ in range(8)
     ]
-    whos, facts = [f"{given} {name(4)}" for given in _GIVEN], []
+    whos, facts = [f"{given} {name(4)}" for given in _TEXTS["given"].split()], []
     for at, who in enumerate(whos):
-        kind = rng.choice([*_WORKS])
-        made, maker = _WORKS[kind]
+        kind = rng.choice([*_TEXTS["works"]])
+        made, maker = _TEXTS["works"][kind]
         facts.append(
             rng.choice(towns)
             | {
@@ -264,8 +231,8 @@ def _country(rng: random.Random) -> tuple[list[dict], tuple[_WebPage, ...]]:
         )
     rng.shuffle(facts)
     pages = [
-        _WebPage(title.format(**one), text.format(**one))
-        for title, text in _PAGES.values()
+        _WebPage(page["title"].format(**one), page["text"].format(**one))
+        for page in _TEXTS["pages"]
         for one in facts
     ]
     return facts, tuple(dict.fromkeys(pages))
@@ -277,16 +244,16 @@ def _search_tasks(count: int, seed: int) -> list[_SearchTask]:
     while len(tasks) < count:
         facts, pages = _country(random.Random(f"search/{seed}/{len(tasks)}"))
         for n, one in enumerate(facts):
-            question, field_name, by_work = _QUESTIONS[(n + seed) % len(_QUESTIONS)]
-            answer, steps = one[field_name], ("{maker} of the {work}", "{who}")
-            if not by_work:
+            question = _TEXTS["questions"][(n + seed) % len(_TEXTS["questions"])]
+            answer, steps = one[question["answer"]], ("{maker} of the {work}", "{who}")
+            if not question["by_work"]:
                 steps = "{who}", "town {town}"
             tasks.append(
                 _SearchTask(
                     f"search-{seed}-{len(tasks)}",
-                    question.format(**one),
+                    question["text"].format(**one),
                     answer,
-                    (answer.split()[-1],) if field_name == "teacher" else (),
+                    (answer.split()[-1],) if question["answer"] == "teacher" else (),
                     pages,
                     tuple(step.format(**one) for step in steps),
                 )

@@ -29,6 +29,7 @@ from ..clients.calls import tool_call
 from ..clients.protocol import setting
 from ..clients.reader import read_json
 from ..core.basics import DataError, read_jsonl, shorten
+from .protocol import fixture
 
 # %% ../../nbs/gyms/01_shop.ipynb #RetailShop
 SHOP_TABLES = {  # domain of tau-bench → table → its key
@@ -96,27 +97,7 @@ def _open_shop(name, root):
     return make_shop(*tables, domain=name)
 
 # %% ../../nbs/gyms/01_shop.ipynb #small_shop
-_GOODS = """Rain Jacket: 90; size S M L XL; color blue green black; lining none fleece
-Bread Knife: 30; length 20cm 25cm; handle wood steel plastic
-Floor Cushion: 45; color red grey ochre; filling foam wool; size small large
-Bike Lamp: 35; mount helmet handlebar; brightness 200lm 400lm 800lm
-Kitchen Scale: 40; range 3kg 5kg 10kg; color white black
-Wool Blanket: 120; color cream navy rust; width 140cm 180cm; weave plain twill
-Tent: 260; sleeps one two four; color green orange; weight light standard
-Desk Fan: 55; speed two three; power mains USB; color white mint
-Fountain Pen: 70; nib fine medium broad; body resin brass
-Record Player: 310; drive belt direct; finish oak walnut black
-Garden Shears: 50; blade bypass anvil; length short long
-Board Game: 38; players two four six; language English French German"""
-_FIRST = "Ada Bela Cleo Dario Edda Femi Gino Hana Ilja Jonas Kaja Lino Marta Nuno Oda Pavel".split()
-_LAST = (
-    "Abel Brandt Castro Dube Ekberg Falk Greco Horn Ivanov Jansen Kowal Lindt Meyer Novak Okoro "
-    "Petit"
-).split()
-_PLACES = (
-    "Harbour Road,Portland,OR;Mill Lane,Madison,WI;Station Street,Albany,NY;Orchard Way,Boise,ID;"
-    "Castle Hill,Savannah,GA"
-).split(";")
+_TEXTS = fixture("desks")
 
 
 def _number(rng, digits):
@@ -124,7 +105,7 @@ def _number(rng, digits):
 
 
 def new_address(rng):
-    street, city, state = rng.choice(_PLACES).split(",")
+    street, city, state = rng.choice(_TEXTS["places"]).split(",")
     return {
         "address1": f"{rng.randint(1, 300)} {street}",
         "address2": f"Flat {rng.randint(1, 80)}",
@@ -153,7 +134,7 @@ def _product(rng, line):
 
 
 def _user(rng):
-    first, last = rng.choice(_FIRST), rng.choice(_LAST)
+    first, last = rng.choice(_TEXTS["first"].split()), rng.choice(_TEXTS["last"].split())
     brand, digits = rng.choice(["visa", "mastercard"]), _number(rng, 4)
     ways = [
         {"source": "credit_card", "brand": brand, "last_four": digits},
@@ -209,7 +190,7 @@ def _payment(kind, amount, way) -> dict:
 def _small_shop(name: str) -> Shop:
     "Make up a shop"
     rng = random.Random(name)
-    products = [_product(rng, line) for line in _GOODS.splitlines()]
+    products = [_product(rng, line) for line in _TEXTS["goods"]]
     users = [_user(rng) for _ in range(60)]
     orders = [_order(rng, user, products) for user in users for _ in range(rng.randint(1, 4))]
     return make_shop(users, orders, products)
@@ -371,6 +352,8 @@ REASONS = ("no longer needed", "ordered by mistake")  # for which an order may b
 
 class RetailDesk(Desk):
     "A shop with users, orders and products"
+
+    rules = tuple(_TEXTS["retail"])
 
     def method(self, user_id: str, way: str) -> Mapping:
         "Look up a way to pay; `DataError` where the user has none of this name"
@@ -578,30 +561,3 @@ def read_tool_call(
             'This is no call of a tool. Write {"name": "think", "arguments": {"thought": "..."}}.'
         )
     return call
-
-# %% ../../nbs/gyms/01_shop.ipynb #DESK_RULES
-RetailDesk.rules = (
-    "Before anything else, find out who you are talking to: by e-mail address, or by "
-    "name and zip code, even if an account name is given.",
-    "Serve one customer in a talk, and touch only that customer's account and orders.",
-    "Before a tool changes something, say exactly what will be changed and get a clear yes.",
-    "Say nothing that neither the customer nor a tool has told you, give no opinions, "
-    "and refuse what these rules do not allow.",
-    "Do one thing at a time: either call a tool or talk.",
-    f"Only an order that is pending can be cancelled, as a whole, and for one of these reasons: "
-    f"{'; '.join(REASONS)}. Money goes back to where it came from, to a gift card at once.",
-    "A pending order can get another address, another way to pay (one, other than the "
-    "old one, and a gift card must "
-    "hold enough), and other variants of its products.",
-    "Items of a pending order can be swapped once, after which the order can neither "
-    "be changed nor cancelled. So "
-    "collect all items first, and do what else is wanted before.",
-    "A swap stays within the product: another colour of a lamp, no chair for a lamp. "
-    "The new variant must be "
-    "available, and the difference is paid, or paid back, in the way the customer names.",
-    "Items of a delivered order can be returned, or exchanged as in a swap; once, and "
-    "not both. A refund goes to "
-    "where the order was paid from, or to a gift card of the customer.",
-    "Orders that are processed, cancelled, or already asked back stay as they are.",
-    "Hand over to a person only what no tool can do. When all is done, tell the customer so.",
-)

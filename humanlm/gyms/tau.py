@@ -28,6 +28,7 @@ from humanlm.gyms.protocol import (
     UserRole,
     answer_form,
     as_dialogue,
+    fixture,
     spoken,
 )
 from humanlm.gyms.shop import (
@@ -43,20 +44,13 @@ from humanlm.gyms.shop import (
 )
 
 # %% ../../nbs/gyms/59_tau.ipynb #wish_of
-_WHAT = {
-    "cancel_pending_order": "I want to cancel order {0}.",
-    "return_delivered_order_items": "I want to return something from order {0}.",
-    "exchange_delivered_order_items": "I want to exchange something from order {0}.",
-    "modify_pending_order_items": "I want other items in order {0}.",
-    "modify_pending_order_address": "Order {0} should go to another address.",
-    "modify_pending_order_payment": "I want to pay order {0} in another way.",
-}
+_TEXTS = fixture("desks")
 
 
 def _wish(shop: Shop, name: str, arguments: Mapping[str, Any]) -> str:  # name: of a tool
     "Say a right call as its customer would"
     order = shop["orders"][arguments["order_id"]]
-    parts = [_WHAT[name].format(order["order_id"])]
+    parts = [_TEXTS["wishes"][name].format(order["order_id"])]
     if keys := arguments.get("item_ids"):
         items, texts = {item["item_id"]: item for item in order["items"]}, []
         for key, new in zip(keys, arguments.get("new_item_ids") or [""] * len(keys)):
@@ -257,19 +251,6 @@ class _TauEnvironment(Environment):
         return Feedback(shown, fault=fault)
 
 # %% ../../nbs/gyms/59_tau.ipynb #tau_tasks
-_HELLOS = (
-    "Hello, I have a matter with an order.",
-    "Hi! Could you help me with something I bought?",
-    "Good day. I need your help with my orders.",
-    "Hello there, are you the one to ask about orders?",
-)
-_FORBIDDEN = {
-    "delivered": "I want to cancel order {0}, although it has arrived.",
-    "pending": "I want to return order {0} before it arrives.",
-    "processed": "I want order {0} to go to another address.",
-}
-
-
 def _variants(rng, shop, order, item_ids):
     "Pick available variants, other than what was bought"
     keys = []
@@ -310,7 +291,7 @@ def _new_task(rng, name, shop_name):
     count = min(len(user["orders"]), rng.choice((1, 1, 2, 3)))
     orders = [shop["orders"][key] for key in rng.sample(user["orders"], count)]
     if rng.random() < 1 / 16:
-        asks = _FORBIDDEN[orders[0]["status"]].format(orders[0]["order_id"])
+        asks = _TEXTS["forbidden"][orders[0]["status"]].format(orders[0]["order_id"])
     else:
         calls = [call for order in orders for call in _calls(rng, shop, user, order)]
     desk = RetailDesk(shop)
@@ -322,7 +303,7 @@ def _new_task(rng, name, shop_name):
     wanted = asks or " ".join(_wish(shop, *call) for call in calls)
     actions = tuple({"name": tool, "kwargs": kwargs} for tool, kwargs in calls)
     instruction = f"You are {' '.join(user['name'].values())}. {detail} {wanted}"
-    hello = rng.choice(_HELLOS)
+    hello = rng.choice(_TEXTS["hellos"])
     return _TauTask(
         name, user["user_id"], instruction, hello, actions, shop=shop_name, wanted=wanted
     )

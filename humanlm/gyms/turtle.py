@@ -24,6 +24,7 @@ from humanlm.gyms.protocol import (
     UserRole,
     answer_form,
     as_dialogue,
+    fixture,
     make_tasks,
 )
 from .telepathy import TOKEN, YES_OR_NO, content_stems, denies
@@ -188,63 +189,23 @@ class _TurtleEnvironment(Environment):
         return Feedback(text, gain, done, {"story": gain})
 
 # %% ../../nbs/gyms/54_turtle.ipynb #turtle
-_PLOTS = (  # title, surface, bottom
-    (
-        "The broken {prop}",
-        "{name}, a {job}, gets a {prop} as a present, breaks it at once and laughs.",
-        "The present came from the {who} of {name}. Because of {why}, the {who} had "
-        "hidden a {what} inside it. {name} knew, and broke the {prop} to get it.",
-    ),
-    (
-        "The empty chair",
-        "{name}, a {job}, always lays the table for somebody who never comes. One "
-        "evening a stranger sits down there with a {prop}, and is thanked.",
-        "Years ago the {who} of {name} had run away because of {why}. The stranger was "
-        "sent by the {who} and brought back the {what} that had been taken along.",
-    ),
-    (
-        "The wrong train",
-        "Every Friday {name}, a {job}, takes the wrong train, always with the same "
-        "{prop}. Nobody hears a complaint.",
-        "On this train {name} meets a {who} in secret. They must not be seen together "
-        "because of {why}, and a {what} changes hands between them.",
-    ),
-    (
-        "The quiet garden",
-        "{name}, a {job}, digs up the garden at night, finds a {prop} there and cries for joy.",
-        "The {who} of {name} had buried a {what} in the ground because of {why}. The "
-        "find was the mark that the {who} had left above it.",
-    ),
-)
-_SLOTS = {
-    "name": "Ada Bruno Clara Dario Edda Fabio Greta Hugo Ines Jonas Kira Leo Mina Nils Olga Paul "
-    "Rosa Simon Tara Viktor",
-    "job": "baker pilot tailor nurse clerk painter gardener miller",
-    "prop": "vase clock mirror violin kettle lantern statue pillow umbrella suitcase",
-    "who": "neighbour brother cousin teacher widow captain landlord grandmother rival actress "
-    "priest twin",
-    "what": "letter diamond passport map medal recipe coin diary pistol contract ticket necklace",
-    "why": "debt jealousy inheritance shame feud blackmail betrayal gambling war illness",
-}
-_SLOTS = {slot: words.split() for slot, words in _SLOTS.items()}
-_HIDDEN = {
-    "who": "The {who} is behind it.",
-    "what": "It is about a {what}.",
-    "why": "The cause was {why}.",
-}
+_TEXTS = fixture("turtle")
+_SLOTS = {slot: words.split() for slot, words in _TEXTS["slots"].items()}
+_HIDDEN = _TEXTS["hidden"]  # slot → what a statement says of it
 
 
 def _turtle_tasks(count: int, seed: int) -> list[_TurtleTask]:
     "Make strange stories, all different: who is behind them, what it is about, and why"
 
     def draw(rng):
-        plot, slots = rng.choice(_PLOTS), {slot: rng.choice(_SLOTS[slot]) for slot in _SLOTS}
+        plot = rng.choice(_TEXTS["plots"])
+        slots = {slot: rng.choice(words) for slot, words in _SLOTS.items()}
         weights, criteria = rng.sample((0.5, 0.3, 0.2), 3), []
         for (slot, text), weight in zip(_HIDDEN.items(), weights):
             never = content_stems(" ".join(_SLOTS[slot])) - content_stems(slots[slot])
             statement = text.format(**slots)
             criteria.append(_StoryCriterion(statement, weight, tuple(sorted(never))))
-        return (*(text.format(**slots) for text in plot), tuple(criteria))
+        return (*(text.format(**slots) for text in plot.values()), tuple(criteria))
 
     return make_tasks("turtle", count, seed, _TurtleTask, draw)
 

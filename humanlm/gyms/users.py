@@ -56,13 +56,10 @@ def _shown(value: Any, limit: int) -> str:  # value: of a payload; limit: charac
         return "(nothing yet)"
     if not is_history(value):
         return quoted(without_middle(value if isinstance(value, str) else to_json(value), limit))
-    parts, room = [], limit
-    for turn in reversed(value):
-        if parts and len(turn["content"]) > room:
-            break
-        parts.append(f"{_LABELS[turn['role']]}:\n{quoted(without_middle(turn['content'], limit))}")
-        room -= len(turn["content"])
-    return "\n".join(parts[::-1])
+    return "\n".join(
+        f"{_LABELS[turn['role']]}:\n{quoted(without_middle(turn['content'], limit))}"
+        for turn in value[-12:]
+    )
 
 
 def _role_question(
