@@ -134,7 +134,7 @@ def published_row(
 
 def prompt_text(row: Mapping[str, Any]) -> str:
     "Give the last message of a user in the prompt of a published row"
-    return next((m["content"].strip() for m in row["prompt"][::-1] if m["role"] == "user"), "")
+    return next((m["content"].strip() for m in row.get("prompt", [])[::-1] if m["role"] == "user"), "")
 
 
 def read_task(
@@ -145,7 +145,11 @@ def read_task(
     "Make a task of a row; `DataError` says which field is missing or of no use"
     values = {**row, **{field: row.get(name) for field, name in names.items()}}
     try:
-        values = {name: value for name, value in values.items() if value is not None}
+        values = {
+            name: value.strip() if isinstance(value, str) else value
+            for name, value in values.items()
+            if value is not None
+        }
         return convert(values, form, strict=False)
     except ValidationError as e:
         raise DataError(f"Row {shorten(values.get('id'))}: {e}. Give it as published.") from None

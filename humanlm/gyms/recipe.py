@@ -251,7 +251,8 @@ class _GymUsers:
             others = {"user": self.work.user, "judge": self.work.judge}
             env = _play(gym, task, self.s, seed=talk.row.get("seed", 0), **others)
             self.playing[talk] = env
-            self.live[talk.row.get("episode", 0)] = env
+            if "episode" in talk.row:
+                self.live[talk.row["episode"]] = env
         turn, broken = await env.step(talk.said[-1]), env.stop in BROKEN
         talk.rewards["share"] = math.nan if broken else gym.score(env) / gym.best(env.task)
         return Heard(
@@ -425,8 +426,12 @@ class _GymRecipe(Recipe):
     def check(self, s: Settings) -> None:
         "Raise where tasks cannot be made or users cannot be paid for"
         _gym_tasks(s)
+        turns = not s.gyms.lessons or any(read_lessons(s.gyms.lessons))
+        require("gyms", (turns, f"lessons: {s.gyms.lessons} holds no turn of a policy"))
         for config in (s.user, s.judge):
             config.require_price(config.named()[0])
+            if config.model.startswith("simulator/"):
+                config.player()
 
     def load(self, s: Settings, **given: Any) -> _GymWork:
         return _load_gyms(s, **given)

@@ -184,7 +184,7 @@ class _SearchEnvironment(TriesEnvironment):
         task, said = self.task, content.strip()
         if len(said) > 200:
             return Feedback("Write the answer alone, in a few words.", fault="format")
-        if _plain(said) == _plain(task.answer):
+        if _answer_words(said) == _answer_words(task.answer):
             return self.judged(True)
         answer = await self.ask("grader", question=task.question, gold=task.answer, said=said)
         return self.judged(answer["verdict"] == "yes")

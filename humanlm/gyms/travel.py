@@ -404,11 +404,14 @@ def _read_travel(row: Mapping[str, Any]) -> _TravelTask:
     return _TravelTask(name, opening, tuple(aspects), True)
 
 
+_BESIDE = ("id", "cost", "type", "reason")  # of an option, which are no facts
+
+
 def _released_aspect(kind, table):  # table: of `travelgym_data_*.json`
     options = []
     for sort, rows in table["options"].items():
         for row in rows:
-            facts = {name: row[name] for name in row.keys() - {"id", "cost", "type", "reason"}}
+            facts = {name: row[name] for name in row if name not in _BESIDE}
             best = "best" if row["id"] == table["best_id"] else sort
             options.append(TravelOption(row["id"], best, row["cost"], facts))
     wishes = (TravelWish(topic, (wish,), hint) for _, topic, wish, hint, *_ in table["preferences"])

@@ -185,8 +185,8 @@ class GymUserConfig(ChatConfig):
 
     model: str = "rule"
     """rule (offline, by the gym; in advice and appeal the world itself), a chat model
-    (openai/gpt-5-mini, vllm/NAME, hf/NAME-or-folder), simulator/RUN, module:name (a class of
-    yours), or env: MULTITURN_MODEL_NAME at OPENAI_BASE_URL"""
+    (openai/gpt-5-mini, vllm/NAME, hf/NAME-or-folder), simulator/RUN, module:name (a class or
+    async function of yours), or env: MULTITURN_MODEL_NAME at OPENAI_BASE_URL"""
     persona: str = field(default="", kw_only=True)
     "Whom the model plays, in words, where the gym does not say."
     temperature: float | None = field(default=0.7, kw_only=True)
@@ -224,7 +224,8 @@ class GymUserConfig(ChatConfig):
         if self.model == "rule":
             return None
         if is_plugin(self.model):
-            return load_plugin(self.model, f"{self.group}.model")()
+            player = load_plugin(self.model, f"{self.group}.model")
+            return player() if isinstance(player, type) else player
         model, url = self.named()
         options = self.options(ledger) | ({"base_url": url} if url else {})
         settings = {"temperature": self.temperature, "max_tokens": self.max_tokens}

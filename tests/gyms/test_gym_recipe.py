@@ -12,10 +12,9 @@ import pytest
 import warm
 
 from humanlm.core.basics import HumanLMError, run_sync
-from humanlm.core.trajectory import Trajectory, Turn, load_trajectories
+from humanlm.core.trajectory import load_trajectories
 from humanlm.gyms.conformance import gym_problems
 from humanlm.gyms.evaluation import _episode_values, load_episodes, play_tasks
-from humanlm.gyms.monitor import GymMonitor
 from humanlm.gyms.protocol import (
     Environment,
     Feedback,
@@ -28,7 +27,6 @@ from humanlm.gyms.protocol import (
 )
 from humanlm.gyms.recipe import _GymUsers, _load_gyms, _train_gyms
 from humanlm.train import main
-from humanlm.training.policies import RolloutError
 from humanlm.training.run import read_settings
 from humanlm.training.stages import _make_base, make_run
 
@@ -84,79 +82,12 @@ def test_a_run_trains_on_one_gym_and_measures_two(trained):
     found = {(row["model"], row["level"]): row for row in rows if row["metric"] == "score"}
     assert {"cold-start", "gyms", "expert", "chance"} <= {model for model, _ in found}
     assert found["expert", "template"]["mean"] == found["expert", "persuade"]["mean"] == 1
-    lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
-    steps = [line for line in lines if line["stage"] == "gyms" and "dialogue/turns" in line]
-    assert len(steps) == 2 and all(1 <= line["dialogue/turns"] <= 3 for line in steps)
 
 
 def test_episodes_of_a_model_are_on_disk_and_say_how_they_ended(trained):
     episodes = load_episodes(trained / "episodes" / "gyms.jsonl")
     assert {e.gym for e in episodes} == {"template", "persuade"} and len(episodes) == 6
     assert all(e.stop and not math.isnan(e.score) for e in episodes)
-
-
-def dialogue(text="[action] go north", tokens=10, surprise=0.5, paid=0.0, row="a"):
-    "A dialogue of one message, its tokens and how unlikely each of them was"
-    turns = (Turn("policy", text, (0, tokens)), Turn("user", "I see.", (tokens, tokens + 2)))
-    return Trajectory(
-        "a",
-        row,
-        0,
-        0,
-        "response",
-        turns,
-        [1],
-        [2] * (tokens + 2),
-        [True] * tokens + [False] * 2,
-        [-surprise] * tokens + [0.0] * 2,
-        parse_status="turn_limit",
-        rewards={"share": paid},
-    )
-
-
-def steps(monitor, *batches):
-    return [monitor.learn(monitor.note(batch)) for batch in batches]
-
-
-def test_a_policy_that_never_writes_a_call_stops_the_run():
-    monitor, silent = GymMonitor(patience=3), [dialogue("well")]
-    assert [step["dialogue/invalid"] for step in steps(monitor, silent, silent)] == [1, 1]
-    with pytest.raises(RolloutError, match="held no call"):
-        steps(monitor, silent)
-
-
-@pytest.mark.parametrize(
-    "collapsed, said",
-    [
-        ({"tokens": 1}, "length 1.0000 where it was 10.0000"),
-        ({"surprise": 0.01}, "entropy 0.0100 where it was 0.5000"),
-    ],
-)
-def test_a_policy_that_shrinks_or_repeats_itself_and_earns_no_more_stops_the_run(
-    tmp_path, collapsed, said
-):
-    monitor = GymMonitor(patience=3)
-    found = steps(monitor, *[[dialogue(paid=0.2), dialogue(paid=0.4)]] * 4)[0]
-    assert (found["dialogue/length"], found["dialogue/entropy"], found["stop/turn_limit"]) == (
-        10,
-        pytest.approx(0.5),
-        1,
-    )
-    steps(monitor, *[[dialogue(paid=0.1, **collapsed)]] * 2)
-    again = GymMonitor(patience=3)  # a resumed run
-    again.load(monitor.save(tmp_path / monitor.file))
-    for each in (monitor, again):
-        with pytest.raises(RolloutError, match=said):
-            steps(each, [dialogue(paid=0.1, **collapsed)])
-
-
-def test_a_policy_that_is_brief_and_sure_since_it_earns_more_goes_on():
-    monitor = GymMonitor(patience=3)
-    steps(
-        monitor, *[[dialogue(paid=0.2)]] * 3, *[[dialogue(tokens=1, surprise=0.001, paid=0.9)]] * 9
-    )
-    with pytest.raises(RolloutError, match="earned no more"):
-        steps(monitor, *[[dialogue(tokens=1, surprise=0.001, paid=0.0)]] * 3)
 
 
 def test_an_environment_ends_with_its_dialogue():
@@ -189,23 +120,19 @@ def test_an_environment_ends_with_its_dialogue():
     assert len(users.playing) == 0 and not users.live
 
 
-def test_the_published_split_is_kept_and_leaving_it_is_said(monkeypatch):
+def test_the_published_split_is_kept(monkeypatch):
     monkeypatch.setenv("MULTITURN_MODEL_NAME", "Qwen/Qwen3-32B")
     assert {name for name in gym_names() if find_gym(name).held_out} == {
         "intention",
         "telepathy",
         "search",
     }
-    recipe, published = read_settings(["--config", str(ROOT / "configs" / "gyms" / "userrl.yaml")])
+    _, published = read_settings(["--config", str(ROOT / "configs" / "gyms" / "userrl.yaml")])
     assert {*published.gyms.held_out} == {
         "intention",
         "telepathy",
         "search",
-    } and "never trained on" not in "\n".join(recipe.plan(published))
-    taken = published.changed(
-        gyms={"train": ["travel", "telepathy"], "held_out": ["intention"], "weights": {}}
-    )
-    assert "telepathy: never trained on in the published split" in recipe.plan(taken)[-1]
+    }
 
 
 # ---- tasks by success
@@ -238,14 +165,14 @@ def said(folder):
 class LuckyEnvironment(Environment):
     "Pays by the letters of whatever is said, and always in the first three tasks"
 
-    async def on_any(self, content):
+    async def step(self, call):
+        return await super().step(ToolCall("action", f"say {call}"))
+
+    async def on_action(self, content):
         return Feedback(
             "so be it",
             float(crc32(content.encode()) % 2 or self.task.id[-2:] in ("-0", "-1", "-2")),
         )
-
-
-LuckyEnvironment.handlers = dict.fromkeys(("", *LuckyEnvironment.handlers), LuckyEnvironment.on_any)
 
 
 @dataclass(frozen=True)
@@ -288,8 +215,6 @@ def test_a_resumed_run_plays_what_a_whole_one_does(tmp_path):
         and [t.row_id for t in again] == [t.row_id for t in whole]
         and [t.completion_ids for t in again] == [t.completion_ids for t in whole]
     )
-    kept = tmp_path / "again" / "short" / "checkpoints" / "gyms" / "checkpoint-6" / "gyms.json"
-    assert len(json.loads(kept.read_text())["first"]) == 6, "counted on from where it stopped"
 
 
 TWO = """
@@ -332,19 +257,8 @@ def test_two_processes_play_the_dialogues_of_one_and_push_them_alike(tmp_path):
 @pytest.mark.parametrize(
     "flags, said",
     [
-        (
-            ["--gyms.train", "[travel]", "--user.model", "polite"],
-            "polite plays person alone, and hinter is asked",
-        ),
-        (
-            ["--gyms.train", "[advice]", "--gyms.held_out", "[turtle]", "--user.model", "polite"],
-            "polite plays person alone, and answerer is asked",
-        ),
         (["--user.model", "simulator/nope"], "no model lies in nope"),
-        (
-            ["--gyms.train", "[persuade]", "--gyms.tasks", "100000"],
-            "persuade has 5600 tasks for a seed, and 100000 are wanted",
-        ),
+        (["--gyms.train", "[nope]"], "nope"),
     ],
 )
 def test_a_plan_refuses_what_a_run_could_not_play(flags, said):
@@ -379,7 +293,7 @@ def test_a_failed_user_is_no_score_and_the_episode_is_played_again(tmp_path):
 def test_a_gym_that_fails_is_told_from_a_policy_that_does():
     gym = find_gym("template")
     play = gym.play(gym.tasks(1, 0)[0])
-    play.handlers = {"action": lambda env, content: 1 / 0}
+    play.on_action = lambda content: 1 / 0
     turn = run_sync(play.step("[action] x"))
     assert (
         play.stop == "env_error" and math.isnan(play.score) and "ZeroDivisionError" in turn.feedback
