@@ -8,6 +8,7 @@ __all__ = ['PLAYERS', 'ChatPlayer', 'episode_messages', 'player_of', 'EpisodeRec
 
 # %% ../../nbs/70_gyms.ipynb #imports
 import math
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -118,6 +119,11 @@ async def play_tasks(
     return await in_turn(one, [(task, copy) for task in tasks for copy in range(copies)], workers)
 
 
+_TOO_LONG = re.compile(
+    r"context[ _](?:length|window)|too long|maximum number of tokens|do(?:es)? not fit", re.I
+)  # in the words of servers
+
+
 async def _move(env, player):
     "Let a player act; where its model fails, the episode ends (with its score if it grew too long)"
     try:
@@ -126,7 +132,8 @@ async def _move(env, player):
     except LLMError as e:
         if e.stops:
             raise
-        env.stop = "length" if e.kind == "bad request" and env.turns else "policy_error"
+        too_long = e.kind == "bad request" and env.turns and _TOO_LONG.search(str(e))
+        env.stop = "length" if too_long else "policy_error"
     else:
         await env.step(call)
 

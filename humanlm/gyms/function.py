@@ -134,7 +134,9 @@ def published_row(
 
 def prompt_text(row: Mapping[str, Any]) -> str:
     "Give the last message of a user in the prompt of a published row"
-    return next((m["content"].strip() for m in row.get("prompt", [])[::-1] if m["role"] == "user"), "")
+    return next(
+        (m["content"].strip() for m in row.get("prompt", [])[::-1] if m["role"] == "user"), ""
+    )
 
 
 def read_task(

@@ -46,7 +46,7 @@ def named_gyms(gyms: list[str] | str) -> list[str]:
 
 def _row_gym(row: FileRow) -> Gym:
     "Say to which gym a row belongs; `DataError` if to none"
-    name = row.values.get("data_source") or re.sub(r"^gym_|\.\w+$", "", row.file)
+    name = str(row.values.get("data_source") or re.sub(r"^gym_|\.\w+$", "", row.file))
     if ":" in name:  # a file may not name code
         raise DataError(f"data_source is {shorten(name)}, no gym")
     try:

@@ -65,7 +65,6 @@ class PlayerChoice(NamedTuple):
     model: str = ""  # provider/model; empty: a script
     system: bool = True  # it is told in a system message where it is
     tokens: int = 2048  # of a message
-    turns: int | None = None  # of the episodes that it was trained on, where that is known
 
     def make(self, c: PlayerConfig, ledger: Ledger | None = None) -> Callable[[Gym], Any]:
         "Load it; gives what makes its player of a gym"
@@ -104,7 +103,7 @@ def _trained(folder: Path) -> dict[str, Any]:
     gyms = read_yaml(config).get("gyms", {}) if config else {}
     contract = json.loads((folder / "gyms.json").read_text("utf-8"))  # a checkpoint's has none
     gyms |= {"system": contract["system"]} if "system" in contract else {}
-    names = {"tokens": "turn_tokens", "turns": "max_turns", "system": "system"}
+    names = {"tokens": "turn_tokens", "system": "system"}
     return {ours: gyms[theirs] for ours, theirs in names.items() if theirs in gyms}
 
 # %% ../../nbs/serving/07_play.ipynb #play_by_hand

@@ -69,7 +69,7 @@ LINES = {
         TRAIN,
     ),
     "gyms evaluate": ("", 0, "results: "),
-    "gyms lessons": ("--lessons.quota 2", 0, "lessons.json"),
+    "gyms lessons": ("", 0, "lessons.json"),
     "classmate prepare": ("gsm8k --prepare.source sums.jsonl", 0, ""),
     "classmate host": ("model", 2, SERVE),
     "classmate sandbox": ("--dry-run", 0, "contained"),
