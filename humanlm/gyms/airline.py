@@ -16,8 +16,7 @@ from typing import Annotated, TypedDict
 from msgspec import Meta
 
 from ..core.basics import DataError, shorten
-from .protocol import fixture
-from .shop import Desk, Number, Objects, Text, desk_tool
+from .shop import Desk, Number, Objects, Text, desk_tool, fixture
 
 # %% ../../nbs/gyms/03_airline.ipynb #air06
 class _Flight(TypedDict):

@@ -25,10 +25,10 @@ from humanlm.gyms.protocol import (
     UserRole,
     answer_form,
     as_dialogue,
-    fixture,
     make_tasks,
     spoken,
 )
+from .shop import fixture
 from .telepathy import content_stems
 
 # %% ../../nbs/gyms/55_intention.ipynb #IntentionTask

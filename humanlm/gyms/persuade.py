@@ -25,9 +25,9 @@ from humanlm.gyms.protocol import (
     UserRole,
     answer_form,
     as_dialogue,
-    fixture,
     spoken,
 )
+from .shop import fixture
 
 # %% ../../nbs/gyms/56_persuade.ipynb #PersuadeTask
 STEPS = (

@@ -4,20 +4,18 @@
 
 # %% auto #0
 __all__ = ['KINDS', 'FINISH', 'MAX_CONTENT', 'COMPAT', 'TEXT', 'BROKEN', 'Player', 'GYMS', 'ToolCall', 'read_call', 'tool_schema',
-           'GymConfig', 'GymTask', 'make_tasks', 'split_tasks', 'fixture', 'Feedback', 'GymTurn', 'UserError',
-           'UserRole', 'answer_form', 'spoken', 'as_dialogue', 'Environment', 'call_lines', 'call_help', 'Gym',
-           'gym_names', 'find_gym', 'play_through', 'idle']
+           'GymConfig', 'GymTask', 'make_tasks', 'split_tasks', 'Feedback', 'GymTurn', 'UserError', 'UserRole',
+           'answer_form', 'spoken', 'as_dialogue', 'Environment', 'call_lines', 'call_help', 'Gym', 'gym_names',
+           'find_gym', 'play_through', 'idle']
 
 # %% ../../nbs/gyms/04_protocol.ipynb #imports
 import json
 import math
 import random
 import re
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
 from typing import Any, ClassVar, NamedTuple
 from zlib import crc32
 
@@ -176,11 +174,6 @@ def split_tasks(tasks: Sequence[Any]) -> tuple[list, list]:  # training; held ou
         held |= task.components
         out = [one for one in tasks if one.components <= held]
     return [task for task in tasks if held.isdisjoint(task.components)], out
-
-
-def fixture(name: str) -> dict[str, Any]:
-    "Read the texts of a gym, a TOML file of the package"
-    return tomllib.loads((files("humanlm") / "fixtures" / f"{name}.toml").read_text("utf-8"))
 
 
 class Feedback(NamedTuple):

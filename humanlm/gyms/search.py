@@ -29,8 +29,8 @@ from humanlm.gyms.protocol import (
     UserError,
     UserRole,
     answer_form,
-    fixture,
 )
+from .shop import fixture
 from .trips import MONTHS
 
 # %% ../../nbs/gyms/52_search.ipynb #find_pages

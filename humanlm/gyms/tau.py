@@ -28,7 +28,6 @@ from humanlm.gyms.protocol import (
     UserRole,
     answer_form,
     as_dialogue,
-    fixture,
     spoken,
 )
 from humanlm.gyms.shop import (
@@ -38,6 +37,7 @@ from humanlm.gyms.shop import (
     Desk,
     RetailDesk,
     Shop,
+    fixture,
     new_address,
     open_shop,
     read_tool_call,

@@ -24,9 +24,9 @@ from humanlm.gyms.protocol import (
     UserRole,
     answer_form,
     as_dialogue,
-    fixture,
     make_tasks,
 )
+from .shop import fixture
 from .telepathy import TOKEN, YES_OR_NO, content_stems, denies
 from ..rewards.rules import FILLERS, NEGATORS, stem
 
