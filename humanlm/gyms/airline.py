@@ -29,10 +29,8 @@ class _Paid(TypedDict):
     amount: float
 
 
-Flights, Payments = (
-    Annotated[list[_Flight], Meta(max_length=50)],
-    Annotated[list[_Paid], Meta(max_length=50)],
-)
+Flights = Annotated[list[_Flight], Meta(max_length=50)]
+Payments = Annotated[list[_Paid], Meta(max_length=50)]
 _NEW = ("HATHAT", "HATHAU", "HATHAV")  # names of new reservations
 
 

@@ -104,7 +104,7 @@ async def serper(query: str) -> list[_WebPage]:
     "Search the web through Serper"
     from httpx2 import AsyncClient, HTTPError
 
-    key = {"X-API-KEY": setting("SERPER_API_KEY")}
+    key = {"X-API-KEY": setting("SERPER_API_KEY") or ""}
     try:
         async with AsyncClient(timeout=15.0, **guarded()) as http:
             reply = await http.post(SERPER_URL, json={"q": query, "num": 15}, headers=key)

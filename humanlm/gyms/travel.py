@@ -238,7 +238,7 @@ def _option_table(aspect: TravelAspect, wrong: int, noise: int) -> str:
         for option in [one for one in aspect.options if one.sort == sort][: most[sort]]
     ]
     rows = [
-        {"id": option.id, "cost": option.cost} | option.facts
+        {"id": option.id, "cost": option.cost, **option.facts}
         for option in sorted(shown, key=lambda option: int(option.id[1:]))
     ]
     values = TRAVEL_KINDS[aspect.kind].values
