@@ -324,10 +324,11 @@ class _TravelEnvironment(Environment):
         self.searches += 1
         if self.searches % SEARCH_FAILS == 0:
             return Feedback("The database does not answer. Try again.")
-        plans = "\n".join(
-            f"{aspect.kind}: {', '.join(f'{name} {value}' for name, value in aspect.details.items())}"
-            for aspect in self.task.aspects
-        )
+        lines = []
+        for aspect in self.task.aspects:
+            details = (f"{name} {value}" for name, value in aspect.details.items())
+            lines.append(f"{aspect.kind}: {', '.join(details)}")
+        plans = "\n".join(lines)
         answer = await self.ask("search_judge", query=content, plans=plans)
         kind = answer["aspect"]
         if (aspect := self.task.by_name.get(kind)) is None:
