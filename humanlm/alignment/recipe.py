@@ -21,17 +21,15 @@ from humanlm.alignment.evaluation import (
     Evaluation,
     evaluate_model,
     importance,
-    judge_texts,
-    judged,
+    judged_texts,
     judges_record,
     load_evaluations,
     measured,
-    people_texts,
     questions,
-    reference_texts,
     save_evaluations,
     settle_judges,
     tables,
+    texts_beside,
 )
 from humanlm.alignment.lessons import (
     check_prompts,
@@ -59,7 +57,6 @@ from humanlm.core.basics import (
     atomic_write,
     check_name,
     require,
-    run_sync,
     shorten,
     write_jsonl,
 )
@@ -303,13 +300,6 @@ def _train_by_reward(run: Run, stage: str, model: Any, tokenizer: Any) -> None:
     learn(run, stage, model, tokenizer, method, rows, order)
 
 # %% ../../nbs/alignment/51_recipe.ipynb #evaluations_of
-def _texts_beside(data: Data, examples: Sequence[Example]) -> dict[str, list[dict[str, str]]]:
-    "Write or find what is compared without being a model"
-    if data.world:
-        return reference_texts(data.world, examples)
-    return people_texts(examples, data.examples)
-
-
 def _beside(s: Settings) -> dict[str, str]:  # name, which files bear too → place
     "Name the models that are asked beside those of the run"
     parts = [[p for p in Path(m).parts if p not in ("/", "runs", "models")] for m in s.eval.beside]
@@ -324,17 +314,12 @@ def _places(run: Run) -> dict[str, str]:  # name → place
 def _evaluations_of(run: Run, name: str) -> list[Evaluation]:
     "Evaluate one model, or a predictor, on every level of the held-out rows; done once and kept"
     s, w, places = settings_of(run.settings, name), run.work, _places(run)
-    examples, hierarchy = w.data.split(s.eval.split), s.hierarchy.load()
+    examples = w.data.split(s.eval.split)
 
     def make():
         if name in places:
             return evaluate_model(places[name], examples, s, w.test_judge)
-        texts = [
-            {level: text for level, text in row.items() if level in hierarchy.names}
-            for row in _texts_beside(w.data, examples)[name]
-        ]
-        asking = (None, s.eval.reply_states, s.test_judge.concurrency, hierarchy.states)
-        return judged(run_sync(judge_texts(examples, texts, w.test_judge, *asking)), s)
+        return judged_texts(examples, texts_beside(w.data, examples)[name], s, w.test_judge)
 
     return run.kept(f"evaluations/{name}.jsonl", make, save_evaluations, load_evaluations)
 
@@ -470,7 +455,7 @@ class HumanLM(Recipe):
         s, data = run.settings, run.work.data
         if not data.world and "response" not in s.hierarchy.load().names:
             return {}
-        names = _texts_beside(data, data.split(s.eval.split))
+        names = texts_beside(data, data.split(s.eval.split))
         return {name: self.evaluate(run, name) for name in (*_beside(s), *names)}
 
     def complete(self, run: Run, found: Results) -> Results:

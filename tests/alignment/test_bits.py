@@ -28,8 +28,8 @@ from humanlm.alignment.bits import (
     reply_span,
     with_bits,
 )
+from humanlm.alignment.comparison import read_settings
 from humanlm.alignment.contract import contract, load_policy
-from humanlm.alignment.systems import read_settings
 from humanlm.core.basics import write_jsonl
 from humanlm.core.records import Example, Message, Persona, load_examples, save_examples
 from humanlm.core.stats import mean_interval

@@ -14,14 +14,13 @@ from server import run_under_kills, serving
 
 import humanlm.eval
 from humanlm.alignment import comparison as ev
+from humanlm.alignment.comparison import prepare, read_settings
 from humanlm.alignment.evaluation import (
     METRICS,
     judge_texts,
     load_evaluations,
     save_evaluations,
 )
-from humanlm.alignment.systems import read_settings
-from humanlm.alignment.tasks import prepare
 from humanlm.clients.names import scripts
 from humanlm.core.basics import DataError, read_jsonl, run_sync, write_jsonl
 from humanlm.core.records import load_examples

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 import humanlm.train
+from humanlm.alignment.comparison import GROUPS
 from humanlm.alignment.contract import load_policy
 from humanlm.alignment.modes import (
     MODES,
@@ -20,7 +21,6 @@ from humanlm.alignment.modes import (
     training_rows,
 )
 from humanlm.alignment.simulator import Simulator
-from humanlm.alignment.systems import GROUPS
 from humanlm.core.basics import ConfigError, read_jsonl
 from humanlm.core.grammar import parse as parse_settings
 from humanlm.core.records import Persona, sample_examples
