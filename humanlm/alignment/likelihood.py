@@ -345,15 +345,19 @@ def check_likelihood(settings: Settings) -> None:
         plain = s.reward.credit == "single" and s.reward.reply_loss <= 0
         return require("reward", (plain, "credit and reply_loss need judge.model likelihood"))
     other = next((n for n in s.run.methods if n not in PAID and not MODES[n].supervised), "")
-    asks = f"model likelihood pays a state or a thought, as {', '.join(PAID)} write"
+    alone = s.rollout.parts == 1 and not s.run.engine and not s.rollout.states_from
     require(
         "judge",
-        (not other, f"{asks}, and {other} is paid for other texts: leave it out"),
-        (not s.run.validate, "model likelihood judges nothing: leave run.validate out"),
+        (
+            not other,
+            f"model likelihood pays {', '.join(PAID)}, and {other} is paid for other texts",
+        ),
         (s.reward.alignment > 0, "model likelihood pays as reward.alignment, which is 0"),
-        (s.rollout.parts == 1, "model likelihood reads a step at once: leave rollout.parts out"),
-        (not s.run.engine, f"model likelihood needs the model here: leave {s.run.engine} out"),
-        (not s.rollout.states_from, "model likelihood pays states: leave rollout.states_from out"),
+        (
+            alone,
+            "model likelihood reads a whole step by the model here: leave rollout.parts, run.engine "
+            "and rollout.states_from out",
+        ),
     )
 
 
@@ -363,8 +367,7 @@ def likelihood_plan(settings: Settings) -> str:
     who = {"frozen": "a copy of the cold start", "live": "the policy itself"}[s.judge.reader]
     beta, learns = s.trainer.get("beta", 0.0), s.reward.reply_loss
     return (
-        f"judge       none in training: what people really said pays, read by {who} "
-        f"(credit {s.reward.credit}); KL {beta:g} to the cold start"
-        + (f", and replies are learned with weight {learns:g}" if learns > 0 else "")
-        + ("; WARNING: without trainer.beta nonsense pays" if not beta else "")
+        f"judge       none in training: what people really said pays, read by {who} (credit "
+        f"{s.reward.credit}); KL {beta:g} to the cold start, replies are learned with weight "
+        f"{max(learns, 0):g}" + ("" if beta else "; WARNING: without trainer.beta nonsense pays")
     )

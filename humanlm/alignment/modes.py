@@ -30,11 +30,6 @@ class _Entry(NamedTuple):
     timestamp: int  # training step
     before: tuple[tuple[str, str], ...] = ()  # (level, text) of the levels that stood in its prompt
 
-    @property
-    def prefix(self) -> tuple[tuple[str, str], ...]:
-        "What the prompt of the next level begins with"
-        return (*self.before, (self.level, self.field))
-
 # %% ../../nbs/alignment/02_modes.ipynb #_PrefixMap
 class _PrefixMap:
     "The memory of prefix chaining: asks after the best prefixes, and remembers what scored well"
@@ -47,21 +42,20 @@ class _PrefixMap:
         rows: Sequence[dict] = (),  # all training rows, from `_next_row`
     ):
         self.hierarchy = hierarchy
-        self.entries: dict[str, dict[str, _Entry]] = {level: {} for level in hierarchy.names}
+        self.entries: dict[tuple[str, str], _Entry] = {}  # (level, example) → the best one
         self.rows = {(row["level"], row["example_id"]): row for row in rows}
-        examples = dict.fromkeys(row["example_id"] for row in rows)
-        self.places = {name: at for at, name in enumerate(examples)}
+        self.examples = list(dict.fromkeys(row["example_id"] for row in rows))
         self.prefixes, self.moved = {}, 0.0  # of the rows of this step; share that was exchanged
 
     def offer(self, entry: _Entry) -> bool:
         "Take an entry if it is good enough and beats what is there; whether it was taken"
-        least = self.hierarchy[entry.level].threshold
+        least, key = self.hierarchy[entry.level].threshold, (entry.level, entry.example)
         if least is None or not entry.field.strip() or not entry.reward >= least:  # nan is neither
             return False
-        best = self.entries[entry.level].get(entry.example)
+        best = self.entries.get(key)
         if best and (entry.reward, entry.timestamp) < (best.reward, best.timestamp):
             return False
-        self.entries[entry.level][entry.example] = entry
+        self.entries[key] = entry
         return True
 
     def choose(
@@ -74,13 +68,12 @@ class _PrefixMap:
         at = self.hierarchy.index_of(level)
         if at == 0:
             return level, example, ()
-        before = self.hierarchy.names[at - 1]
-        entries, start = self.entries[before], self.places[example]
-        free = [e for e in entries if e in self.places and (level, e) not in taken]
-        if not free:
-            return self.choose(before, example, taken)
-        nearest = min(free, key=lambda e: (self.places[e] - start) % len(self.places))
-        return level, nearest, entries[nearest].prefix
+        before, start = self.hierarchy.names[at - 1], self.examples.index(example)
+        for other in self.examples[start:] + self.examples[:start]:
+            best = self.entries.get((before, other))
+            if best and (level, other) not in taken:
+                return level, other, (*best.before, (before, best.field))
+        return self.choose(before, example, taken)
 
     def prepare(self, rows: Sequence[dict]) -> list[dict]:
         "Put into each row what stands before it, or take another row; equal rows stay equal"
@@ -96,48 +89,39 @@ class _PrefixMap:
 
     def note(self, trajectories: Sequence[Trajectory]) -> list[_Entry]:
         "Make an entry of every trajectory that was scored"
-        return [
-            _Entry(
-                t.level,
-                t.example_id,
-                t.fields.get(t.level, ""),
-                t.scores[t.level].value,
-                t.step,
-                self.prefixes.get((t.level, t.example_id), ()),
-            )
-            for t in trajectories
-            if t.level in t.scores
-        ]
+
+        def entry(t):
+            text, reward = t.fields.get(t.level, ""), t.scores[t.level].value
+            before = self.prefixes.get((t.level, t.example_id), ())
+            return _Entry(t.level, t.example_id, text, reward, t.step, before)
+
+        return [entry(t) for t in trajectories if t.level in t.scores]
 
     def learn(self, notes: Sequence[_Entry]) -> dict[str, float]:
         "Offer entries to the map; its size by level, and the share of rows that were exchanged"
         for entry in notes:
             self.offer(entry)
-        sizes = {f"prefixes/{level}": float(len(self.entries[level])) for level in self.entries}
-        return dict(list(sizes.items())[:-1]) | {"prefixes/moved": self.moved}
+        levels = [level for level, _ in self.entries]
+        sizes = {f"prefixes/{n}": float(levels.count(n)) for n in self.hierarchy.names[:-1]}
+        return sizes | {"prefixes/moved": self.moved}
 
     def save(self, path: str | Path) -> Path:
         "Write the map"
-        entries = [e._asdict() for level in self.entries.values() for e in level.values()]
+        entries = [e._asdict() for e in self.entries.values()]
         record = {"schema_version": 1, "levels": list(self.hierarchy.names), "entries": entries}
         return atomic_write(path, to_json(record, indent=1))
 
     def load(self, path: str | Path) -> None:  # a file that `save` wrote
         "Replace all entries by those of a file that are good enough; `DataError` if it is broken"
         try:
-            record = json.loads(Path(path).read_text("utf-8"))
-            entries = [
-                _Entry(**e | {"before": tuple(map(tuple, e["before"]))}) for e in record["entries"]
-            ]
-            levels = ", ".join(record["levels"])
+            rows = json.loads(Path(path).read_text("utf-8"))["entries"]
+            entries = [_Entry(**e | {"before": tuple(map(tuple, e["before"]))}) for e in rows]
         except (OSError, ValueError, KeyError, TypeError) as e:
             raise DataError(
                 f"{path} is no prefix map ({type(e).__name__}: {shorten(e)}). "
                 "Resume from an older checkpoint."
             ) from e
-        if levels != (mine := ", ".join(self.hierarchy.names)):
-            raise DataError(f"{path} was made for the levels {shorten(levels)}, not for {mine}.")
-        self.entries = {level: {} for level in self.hierarchy.names}
+        self.entries = {}
         for entry in entries:
             self.offer(entry)
 

@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -136,27 +137,27 @@ def _judge_plan(
     steps: Mapping[str, int],  # of each mode that is rewarded
 ) -> list[str]:
     "Count questions to the judges, their tokens and their cost"
-    hierarchy, reads = s.hierarchy.load(), readable(s.test_judge)
+    d, reads = s.hierarchy.load(), readable(s.test_judge)
 
-    def requests(e, more, states):
-        texts = {n: e.reply if n == "response" else STATE_TEXT for n in hierarchy.names}
-        return [request for _, request in questions(e, texts, more, states, reads)]
+    def requests(examples, copies, more):
+        for e in examples[:20]:
+            texts = {n: e.reply if n == "response" else STATE_TEXT for n in d.names}
+            for _, request in questions(e, texts, more, d.states, reads):
+                yield replace(
+                    request,
+                    candidates=dict.fromkeys(map(str, range(copies)), request.candidates["0"]),
+                )
 
-    group = range(s.rollout.group_size)
-    sample = [
-        replace(request, candidates={f"{i}": request.candidates["0"] for i in group})
-        for e in train[:20]
-        for request in requests(e, False, ())
-    ]
-    levels = [n * (len(hierarchy) if MODES[m].rewarded == "all" else 1) for m, n in steps.items()]
+    sample = [*requests(train, s.rollout.group_size, False)]
+    held_out = [*requests(test, 1, s.eval.reply_states)]
+    levels = [n * (len(d) if MODES[m].rewarded == "all" else 1) for m, n in steps.items()]
     asked = sum(levels) * s.rollout.num_prompts if s.reward.alignment else 0
-    held_out = [r for e in test[:20] for r in requests(e, s.eval.reply_states, hierarchy.states)]
     systems = len(s.run.methods) + 5  # base, cold start, three that are no models
     tested = round(systems * len(held_out) * len(test) / max(1, len(test[:20])))
-    training = judging_plan(s.judge, [Workload("training", asked, sample)], hierarchy)
+    training = judging_plan(s.judge, [Workload("training", asked, sample)], d)
     return [
         *([likelihood_plan(s)] if s.judge.model == LIKELIHOOD else training),
-        *judging_plan(s.test_judge, [Workload("evaluation", tested, held_out)], hierarchy),
+        *judging_plan(s.test_judge, [Workload("evaluation", tested, held_out)], d),
         *filter(None, [judges_record(s)["warning"]]),
     ]
 
@@ -223,7 +224,7 @@ class _AlignmentWork(Work):
 
 # %% ../../nbs/alignment/51_recipe.ipynb #check_settings
 def _check_settings(s: Settings) -> None:
-    "Raise when a method does not exist, or the levels cannot be trained"
+    "Raise for settings that cannot be trained with, before anything is read"
     if not s.run.methods and not _lesson_steps(s):
         raise ConfigError(
             "run.methods names none, so there is nothing to train. To answer and judge only, "
@@ -236,34 +237,24 @@ def _check_settings(s: Settings) -> None:
             load_plugin(config.model, f"{config.group}.model")
         elif config.model and not is_free(config.model):
             require_model(config.model)
-    modes = [check_mode(name) for name in s.run.methods]
     if s.rollout.compose:
         check_composed(s.hierarchy)
-    source, order = s.rollout.states_from, ["base", "cold-start", *s.run.methods]
-    composed = [name for name in s.run.methods if MODES[name].composed]
     check_likelihood(s)
     levels = check_training(s.hierarchy.load()).names
     for name in levels if s.data.source == "miniworld" else ():
         check_name(name, LEVELS, "level of the synthetic world", ConfigError)
-    late = [m for m in composed if source in order and order.index(source) >= order.index(m)]
-    rewarded = [mode for mode in modes if not mode.supervised]
-    require(
-        "rollout",
-        (
-            bool(composed or s.rollout.compose or not source),
-            "states_from says who answers the states of composed replies, and nothing composes any",
-        ),
-        (not late, f"states_from is {source}, which is trained after {', '.join(late)}"),
-        (
-            s.rollout.group_size > 1 or not rewarded,
-            "group_size must be at least 2: the completions of a prompt are compared",
-        ),
-    )
-    places = [] if not source or source in order else [ModelChoice(source).place]
-    for place in (*places, *s.eval.beside):
+    source, models = s.rollout.states_from, ["base", "cold-start", *s.run.methods]
+    for place in [
+        *([ModelChoice(source).place] if source and source not in models else []),
+        *s.eval.beside,
+    ]:
         how_to_ask(place)  # raises where there is no such model
-    taught = len(rewarded) < len(modes)
-    require("sft", (s.sft.reply_steps > 0 or not taught, "reply_steps must be above 0, got 0"))
+    supervised = [check_mode(name).supervised for name in s.run.methods]
+    fits = s.rollout.group_size > 1 or all(supervised)
+    why = "group_size must be at least 2: the completions of a prompt are compared"
+    require("rollout", (fits, why))
+    taught = s.sft.reply_steps > 0 or not any(supervised)
+    require("sft", (taught, "reply_steps must be above 0, got 0"))
 
 # %% ../../nbs/alignment/51_recipe.ipynb #cold_start
 def _cold_start(run: Run, stage: str, model: Any, tokenizer: Any) -> None:
@@ -327,17 +318,20 @@ def _evaluations_of(run: Run, name: str) -> list[Evaluation]:
 def _add_bits(run: Run, results: Results) -> Results:
     "Measure the bits of every model of the run, and of a model of characters"
     s, data, places = run.settings, run.work.data, _places(run)
-    held_out, bits = data.split(s.eval.split), {}
-    for name in (*places, NGRAM):
+    held_out = data.split(s.eval.split)
 
-        def measure():
-            if name == NGRAM:
-                return ngram_bits(held_out, [e.reply for e in data.split("train")])
-            print(f"bits of {name}", flush=True)
-            return model_bits(places[name], held_out, settings_of(s, name))
+    def measure(name):
+        if name == NGRAM:
+            return ngram_bits(held_out, [e.reply for e in data.split("train")])
+        print(f"bits of {name}", flush=True)
+        return model_bits(places[name], held_out, settings_of(s, name))
 
-        file = f"{bits_home(s)}/{name}.jsonl"
-        bits[name] = run.kept(file, measure, save_measured, load_measured)
+    bits = {
+        name: run.kept(
+            f"{bits_home(s)}/{name}.jsonl", partial(measure, name), save_measured, load_measured
+        )
+        for name in (*places, NGRAM)
+    }
     return with_bits(results, bits, held_out, s.eval.bootstrap)
 
 
@@ -359,15 +353,14 @@ def _add_detection(run: Run, results: Results) -> Results:
     return results._replace(rows=results.rows + rows, notes=notes)
 
 
-def _one_chat(example: Example, replies: Mapping[str, Mapping[str, str]]) -> str:  # Markdown
+def _one_chat(example: Example, replies: Mapping[str, Mapping[str, str]]) -> str:
     "Show what people said, what the person really replied, and what each model replies"
     texts = {"really said": example.reply}
     texts |= {name: by_id.get(example.id, "") for name, by_id in replies.items()}
     width = max(map(len, texts))
     before = [f"{m.name or m.role}: {parts_text(m.content)}" for m in example.context[-4:]]
     after = [f"{name:<{width}}  {shorten(text, 300)}" for name, text in texts.items()]
-    wrapped = [fill(line, 100, subsequent_indent=" " * (width + 2)) for line in after]
-    return "\n".join(["One chat", *(fill(line, 100) for line in before), "", *wrapped])
+    return "\n".join(["One chat", *(fill(line, 100) for line in before), "", *after])
 
 # %% ../../nbs/alignment/51_recipe.ipynb #HumanLM
 class HumanLM(Recipe):
