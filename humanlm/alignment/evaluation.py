@@ -419,25 +419,22 @@ def people_texts(
         by_place[_place(e)].append(e)
 
     def elsewhere(e):
-        before = (o for o in reversed(by_user[e.user_id]) if o.order <= e.order)
-        return next((o for o in before if o.context_id != e.context_id), None)
+        before = [o for o in by_user[e.user_id] if o.order <= e.order]
+        return next((o.reply for o in before[::-1] if o.context_id != e.context_id), "")
 
-    def here(e, size):
+    def here(e):
         drawn = random.Random(e.id).sample(train, min(100, len(train)))
-        alike = sorted(drawn, key=lambda o: abs(_size(o) - size))
+        alike = sorted(drawn, key=lambda o: abs(_size(o) - usual))
         others = [*by_place[_place(e)], *(o for o in alike if o.context_id != e.context_id)]
-        return next((o for o in others if o.user_id != e.user_id), None)
+        return next((o.reply for o in others if o.user_id != e.user_id), "")
 
-    of_same = [elsewhere(e) for e in examples]
-    of_others = [here(e, _size(o) if o else usual) for e, o in zip(examples, of_same)]
     common = Counter(e.reply for e in sorted(train, key=lambda e: abs(_size(e) - usual)))
-    constant = [text for text, _ in common.most_common(1)] * len(of_same)
-    texts = [o and o.reply for o in of_others], [o and o.reply for o in of_same], constant
-    return {
-        name: [{"response": text} if text else {} for text in replies]
-        for name, replies in zip(PEOPLE, texts)
-        if any(replies)
-    }
+    constant = "".join(text for text, _ in common.most_common(1))
+    texts = {name: [] for name in PEOPLE}
+    for e in examples:
+        for name, text in zip(PEOPLE, (here(e), elsewhere(e), constant)):
+            texts[name].append({"response": text} if text else {})
+    return {name: rows for name, rows in texts.items() if any(rows)}
 
 
 def _size(e):

@@ -15,7 +15,7 @@ import msgspec
 from ..clients.protocol import ChatRequest, LLMError, redact
 from ..core.basics import near_miss, shorten
 from ..core.persona import format_persona
-from ..core.records import Example, Message, Persona
+from ..core.records import Example, Message, Persona, from_dict
 from ..hierarchy.prompts import SPEAKER
 from ..training.policies import RolloutError
 
@@ -112,7 +112,9 @@ def as_context(
 
 # %% ../../nbs/alignment/06_scenes.ipynb #_message
 def _message(one, id, user_id):
-    if isinstance(one, Mapping):
+    if isinstance(one, Mapping) and "schema_version" in one:
+        one = from_dict(Message, one, id)
+    elif isinstance(one, Mapping):
         chat = _fields(dict(one), _ChatMessage, id)
         if chat.role in SYSTEM:
             raise RolloutError(

@@ -142,7 +142,9 @@ class SimulatorClient(Client):
         **options,  # as for `Client`
     ):
         ready = isinstance(model, PolicySetup)
-        super().__init__(f"simulator/{'policy' if ready else model}", limits or LOCAL_LIMITS, **options)
+        super().__init__(
+            f"simulator/{'policy' if ready else model}", limits or LOCAL_LIMITS, **options
+        )
         self._lock, self.write = threading.Lock(), None  # made with the weights
         if isinstance(model, PolicySetup):
             self.setup, self.write = model, _RowWriter(model.policy)

@@ -1,6 +1,5 @@
 "What stands beside the numbers of models: states that can be read, replies of people, shares."
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -9,17 +8,14 @@ import pytest
 from humanlm.alignment.evaluation import (
     BESIDE,
     PEOPLE,
-    Evaluation,
     importance,
     judge_texts,
     measured,
     people_texts,
-    scored_shares,
     tables,
 )
 from humanlm.core.basics import run_sync
 from humanlm.core.records import Example, Message, Persona
-from humanlm.core.trajectory import Score
 from humanlm.evaluation.measured import results
 from humanlm.rewards.judge_settings import (
     EvalJudgeConfig,
@@ -187,17 +183,3 @@ def test_a_plan_says_what_rules_can_score_and_names_another_judge(name, texts, l
     if low:
         assert "response 100%" in lines[0] and "--test_judge.model" in lines[1]
         assert all(share in lines[1] for share in low) and "response" not in lines[1]
-
-
-def test_shares_count_faults_of_texts_and_leave_out_what_was_not_said():
-    scores = [
-        ("scored", 0.3),
-        ("bad format", 0.0),
-        ("unsaid", math.nan),
-        ("judge failed", math.nan),
-    ]
-    rows = [
-        Evaluation(f"e{i}", "c", {}, {"state_alignment": {"stance": Score("0", value, status)}})
-        for i, (status, value) in enumerate(scores)
-    ]
-    assert scored_shares(rows) == {"stance": 0.5}

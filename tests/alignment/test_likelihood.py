@@ -119,8 +119,7 @@ def settings(**reward):
 def step(policy, texts, level="stance", live=False, examples=EXAMPLES[::2], **reward):
     "Let a method score these texts, one group an example; the method, and what it scored"
     rows = [r for r in training_rows(examples, ASKED, "humanlm") if r["level"] == level]
-    words = frozenset("well person is eh".split()) | {*WORDS}
-    reader = Reader(None if live else policy, ASKED, EXAMPLES, words)
+    reader = Reader(None if live else policy, ASKED, EXAMPLES)
     method = alignment_method(settings(**reward), reader, rows, EXAMPLES)
 
     class Says(Planted):
@@ -164,8 +163,6 @@ def test_true_states_pay_and_others_do_not(tiny):
     )
     noted = method.metrics(Batch(torch.tensor(values), None, None, scored))
     assert noted["likelihood/leak"] == pytest.approx(0) and noted["likelihood/stance"] > 0.1
-    assert noted["likelihood/unknown_words"] == pytest.approx(1 / 4)  # of two texts' words
-    assert noted["commonest/stance"] == pytest.approx(4 / 12)
 
 
 def test_the_second_term_is_computed_once_and_equal_texts_once(tiny):
