@@ -20,7 +20,6 @@ from statistics import median
 from typing import Any
 
 from .contract import state_source
-from .modes import judge_trains
 from ..clients.ledger import Ledger
 from ..clients.limits import in_turn
 from ..clients.names import is_chat_model
@@ -485,5 +484,4 @@ def judges_record(settings: Settings) -> dict:  # for run.json and results.json
     }
     if (reads := readable(settings.test_judge)) is not None:
         about["test"]["reads"] = list(reads)
-    trains = judge_trains(settings.to_dict())
-    return about | {"warning": same_judge_warning(*judges.values()) if trains else ""}
+    return about | {"warning": same_judge_warning(*judges.values())}

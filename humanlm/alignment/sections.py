@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from .evaluation import METRICS, Evaluation, load_evaluations
-from .modes import judge_trains
 from ..core.basics import shorten, to_dict
 from ..core.html import Html, Table, fold, tag
 from ..core.records import load_examples
@@ -123,7 +122,7 @@ def statement(
         JUDGES_SAY.get(judge.partition("/")[0], other),
         *model_said(config),
     ]
-    if not judge or not judge_trains(config):
+    if not judge:
         return lines
     if trained.get("model") == "likelihood":
         who = "the policy" if trained.get("reader") == "live" else "a copy of the cold start"
