@@ -102,7 +102,7 @@ def as_context(
 ) -> tuple[Message, ...]:
     "Turn whatever was said into messages"
     several = isinstance(context, (list, tuple)) and not _is_pair(context)
-    messages: Sequence[Any] = context if several else [context]
+    messages: Any = context if several else [context]
     read = tuple(_message(one, f"m{i}", user_id) for i, one in enumerate(messages))
     if any(m.content.strip() for m in read):
         return read

@@ -120,11 +120,11 @@ class Speech(NamedTuple):
             "statuses": [u.status for u in self.said],
             "thoughts": [u.thought for u in self.said],
         }
-        texts = tuple(u.text for u in self.said)
+        first, *others = texts = tuple(u.text for u in self.said)
         finish = "length" if any(u.finish == "length" for u in self.said) else "stop"
         usage = Usage(1, 0, self.tokens_in, self.tokens_out, 0.0)
-        several = texts if len(texts) > 1 else ()
-        return ChatReply(texts[0], usage, finish=finish, texts=several, extra=extra)
+        several = texts if others else ()
+        return ChatReply(first, usage, finish=finish, texts=several, extra=extra)
 
 # %% ../../nbs/alignment/08_simulator.ipynb #SimulatorClient
 class SimulatorClient(Client):
@@ -145,7 +145,8 @@ class SimulatorClient(Client):
         super().__init__(
             f"simulator/{'policy' if ready else model}", limits or LOCAL_LIMITS, **options
         )
-        self._lock, self.write = threading.Lock(), None  # made with the weights
+        self._lock = threading.Lock()
+        self.write: Any = None  # made with the weights
         if isinstance(model, PolicySetup):
             self.setup, self.write = model, _RowWriter(model.policy)
         else:
