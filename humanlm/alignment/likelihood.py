@@ -100,11 +100,8 @@ class LikelihoodReward(AlignmentReward):
         requests: Any,  # as for `AlignmentReward`, like all that follows
         config: Any,
         hierarchy: Any,
-        levels: Sequence[str] | None = None,
         extra: Any = None,
-        composed: bool = False,  # replies are not asked, so nothing is said of following thoughts
         seed: int = 0,  # of others' replies
-        **_: Any,
     ):
         super().__init__(cast(Any, judge), requests, config, hierarchy, None, extra)
         self.reader, self.credit, self.seed = judge, config.credit, seed
