@@ -160,8 +160,8 @@ def systems_of(text: str, homes: Sequence[str] = HOMES) -> list[System]:  # text
     "Find what an input names; `DataError` where it looks like a path, or nearly like a run"
     name, _, thinking = text.rpartition("@")
     if name and thinking in THINKING:
-        asked = systems_of(name, homes)
-        return [replace(s, thinking=thinking, name=f"{s.name}@{thinking}") for s in asked]
+        systems = systems_of(name, homes)
+        return [replace(s, thinking=thinking, name=f"{s.name}@{thinking}") for s in systems]
     path = Path(text)
     if named := run_of(text, homes):
         return _run_models(*named)
@@ -273,8 +273,8 @@ def held_out(
     "Read the rows that all systems answer"
     s = settings
     if run and (file := run / "examples.jsonl").is_file():
-        own = read_settings((), run)
-        if (s.data, s.world, s.eval.split) == (own.data, own.world, own.eval.split):
+        trained = read_settings((), run)
+        if (s.data, s.world, s.eval.split) == (trained.data, trained.world, trained.eval.split):
             files = {name: run / "evaluations" / f"{name}.jsonl" for name in BESIDE}
             beside = {
                 name: [e.texts for e in load_evaluations(path)]
@@ -328,7 +328,7 @@ class Comparison(NamedTuple):
         return _conditions(self.settings, self.rows.examples)
 
 # %% ../../nbs/alignment/61_comparison.ipynb #make_task
-def _asked(
+def _settings_for(
     system: System,
     settings: Settings,  # of its run, or of the comparison
     shared: Settings,  # of the comparison
@@ -348,16 +348,16 @@ def _asked(
 def _make_task(c: Comparison, system: System, flags: Sequence[str]) -> Task:
     "Find out what is left to do for a system"
     s, run, rows, name = c.settings, system.run, c.rows.examples, system.name
-    asked = _asked(system, read_settings(flags, run) if run else s, s)
+    settings = _settings_for(system, read_settings(flags, run) if run else s, s)
     texts = c.rows.beside[name] if system.kind == "reference" else None
     if system.kind == "replies":
         texts = read_replies(system.place, rows, s.hierarchy.load().names)
-    wanted = _conditions(asked, rows)
+    conditions = _conditions(settings, rows)
     files = Contestant(name, system.place).key() if system.kind == "model" else system.place
     task = Task(
         system,
-        Candidate(asked, system.place, texts),
-        fingerprint([wanted, system.kind, files, texts]),
+        Candidate(settings, system.place, texts),
+        fingerprint([conditions, system.kind, files, texts]),
         None,
     )
     keys = {} if s.fresh else read_record(c.folder).get("keys", {})
@@ -365,9 +365,11 @@ def _make_task(c: Comparison, system: System, flags: Sequence[str]) -> Task:
         return task._replace(home=c.folder)
     if not run or not _judged_by(run, system).is_file() or "test_judge" not in run_settings(run):
         return task
-    own = read_settings((), run)
-    made = _conditions(_asked(system, own, own), load_examples(run / "examples.jsonl"))
-    return task._replace(home=run) if made == wanted else task
+    trained = read_settings((), run)
+    earlier = _conditions(
+        _settings_for(system, trained, trained), load_examples(run / "examples.jsonl")
+    )
+    return task._replace(home=run) if earlier == conditions else task
 
 
 def _judged_by(run: Path, system: System, folder: str = "evaluations") -> Path:

@@ -154,14 +154,14 @@ def questions(
         return metric, replace(request, user_id=example.user_id, levels=several)
 
     written = [level for level in texts if level != "response"]
-    asked = [question("state_alignment", [level], texts[level], "state") for level in written]
+    pairs = [question("state_alignment", [level], texts[level], "state") for level in written]
     if "response" not in texts:
-        return asked
+        return pairs
     reply = texts["response"]
-    asked.append(question("response_alignment", ["response"], reply, "reply"))
+    pairs.append(question("response_alignment", ["response"], reply, "reply"))
     levels = (states or written or list(truths)) if reply_states else []
     levels = [level for level in levels if reads is None or level in reads]
-    return asked + ([question("reply_state_alignment", levels, reply, "reply")] if levels else [])
+    return pairs + ([question("reply_state_alignment", levels, reply, "reply")] if levels else [])
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #Evaluation
 @dataclass(frozen=True)
@@ -216,20 +216,20 @@ async def judge_texts(
 ) -> list[Evaluation]:
     "Judge what anybody said about each example; what could not be parsed scores 0"
     reads = getattr(judge, "reads", None)
-    asked = [
+    places = [
         (row, metric, request)
-        for row, (example, said) in enumerate(zip(examples, texts, strict=True))
-        for metric, request in questions(example, said, reply_states, states, reads)
+        for row, (example, row_texts) in enumerate(zip(examples, texts, strict=True))
+        for metric, request in questions(example, row_texts, reply_states, states, reads)
     ]
-    requests = [request for *_, request in asked]
+    requests = [request for *_, request in places]
     answers = await in_turn(partial(_scores, judge), requests, concurrency)
-    for (row, _, request), by_level in zip(asked, answers):
+    for (row, _, request), by_level in zip(places, answers):
         text = "response" if request.item == "reply" else request.level
         if statuses and (fault := format_score("0", statuses[row].get(text, "ok"))):
             by_level |= dict.fromkeys(by_level, fault)
     await _excuse_unsaid(requests, answers, judge, concurrency)
     scores: list[dict[str, dict[str, Score]]] = [{} for _ in examples]
-    for (row, metric, _), by_level in zip(asked, answers):
+    for (row, metric, _), by_level in zip(places, answers):
         scores[row].setdefault(metric, {}).update(by_level)
     return [Evaluation(e.id, e.context_id, dict(t), s) for e, t, s in zip(examples, texts, scores)]
 

@@ -156,8 +156,8 @@ def testing_plan(
 ) -> list[str]:
     "Count questions to the judge of held-out answers, their tokens and their cost"
     sample = sample_requests(s, rows, 1, s.eval.reply_states)
-    asked = round(systems * len(sample) * len(rows) / max(1, len(rows[:20])))
-    plan = judging_plan(s.test_judge, [Workload("evaluation", asked, sample)], s.hierarchy.load())
+    count = round(systems * len(sample) * len(rows) / max(1, len(rows[:20])))
+    plan = judging_plan(s.test_judge, [Workload("evaluation", count, sample)], s.hierarchy.load())
     return [*plan, *filter(None, [judges_record(s)["warning"]])]
 
 
@@ -172,9 +172,9 @@ def _judge_plan(
     if s.judge.model == LIKELIHOOD:
         return [likelihood_plan(s), *testing_plan(s, test, systems)]
     levels = [n * (len(d) if MODES[m].rewarded == "all" else 1) for m, n in steps.items()]
-    asked = sum(levels) * s.rollout.num_prompts if s.reward.alignment else 0
+    count = sum(levels) * s.rollout.num_prompts if s.reward.alignment else 0
     sample = sample_requests(s, train, s.rollout.group_size)
-    training = judging_plan(s.judge, [Workload("training", asked, sample)], d)
+    training = judging_plan(s.judge, [Workload("training", count, sample)], d)
     return [*training, *testing_plan(s, test, systems)]
 
 # %% ../../nbs/alignment/51_recipe.ipynb #plan_lines
@@ -320,7 +320,7 @@ def _train_by_reward(run: Run, stage: str, model: Any, tokenizer: Any) -> None:
 def _beside(s: Settings) -> dict[str, str]:  # name, which files bear too → place
     "Name the models that are asked beside those of the run"
     parts = [[p for p in Path(m).parts if p not in ("/", "runs", "models")] for m in s.eval.beside]
-    return {"-".join(own[-2:]): place for own, place in zip(parts, s.eval.beside)}
+    return {"-".join(names[-2:]): place for names, place in zip(parts, s.eval.beside)}
 
 
 def _candidates(run: Run) -> Mapping[str, Candidate]:
@@ -330,7 +330,7 @@ def _candidates(run: Run) -> Mapping[str, Candidate]:
         places = {name: str(run.model_folder(name)) for name in run.models} | _beside(s)
         models = {name: Candidate(settings_of(s, name), place) for name, place in places.items()}
         texts = texts_beside(w.data, w.examples).items()
-        w.candidates = models | {name: Candidate(s, texts=said) for name, said in texts}
+        w.candidates = models | {name: Candidate(s, texts=rows) for name, rows in texts}
     return w.candidates
 
 

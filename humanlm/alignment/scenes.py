@@ -152,10 +152,10 @@ def read_scene(
     "Read who is asked what; `RequestError` names the field that is wrong"
     extra = _fields(request.extra or {}, _Extra)
     level, states = extra.level or "response", extra.states or {}
-    known = [name for name in levels if name != "response"]
-    wanted = [("level", level, levels)] * (extra.level is not None)
-    wanted += [("state", name, known) for name in states]
-    for what, name, names in wanted:
+    states_there = [name for name in levels if name != "response"]
+    named = [("level", level, levels)] * (extra.level is not None)
+    named += [("state", name, states_there) for name in states]
+    for what, name, names in named:
         if name not in names:
             why = f"Unknown {what} {shorten(name)!r}.{near_miss(name, names)}"
             raise RequestError(why, "level" if what == "level" else "states")

@@ -83,18 +83,18 @@ class _RowWriter:
             return await self.policy.generate([row] * len(sampling.seed), sampling)
         return await self._batches.get().add((row, sampling))
 
-    def _answers(self, asked):
+    def _answers(self, batch):
         "Answer (row, sampling) pairs; where they fail together, each by itself"
         try:
             with self._lock:
-                return self._written(asked)
+                return self._written(batch)
         except Exception as e:
-            return [self._answers([one])[0] for one in asked] if len(asked) > 1 else [e]
+            return [self._answers([one])[0] for one in batch] if len(batch) > 1 else [e]
 
-    def _written(self, asked):
-        kinds, answers = defaultdict(list), [[] for _ in asked]
-        self.sizes.append(len(asked))
-        for i, (row, sampling) in enumerate(asked):
+    def _written(self, batch):
+        kinds, answers = defaultdict(list), [[] for _ in batch]
+        self.sizes.append(len(batch))
+        for i, (row, sampling) in enumerate(batch):
             named = row | {"row_id": f"{i}:{row['row_id']}"}
             kinds[replace(sampling, seed=None)] += [(i, named, seed) for seed in sampling.seed]
         for kind, drawn in kinds.items():

@@ -185,8 +185,10 @@ def _follow_ups(s: Settings) -> list[_FollowUp]:
         return []
     aloud = s.changed(hierarchy={"thinking": "hetero"})
     replies = aloud.changed(hierarchy={"levels": ["response"]})
-    told = [_FollowUp(a, kind, m, replies) for a, m in think.items() for kind in ("dice", "truth")]
-    told.append(_FollowUp("cold-start-think", "own", "cold-start", replies))
+    thoughts = [
+        _FollowUp(a, kind, m, replies) for a, m in think.items() for kind in ("dice", "truth")
+    ]
+    thoughts.append(_FollowUp("cold-start-think", "own", "cold-start", replies))
     composed = [
         _FollowUp(
             arm, "composed", model, aloud.changed(rollout={"compose": True, "states_from": of})
@@ -203,7 +205,7 @@ def _follow_ups(s: Settings) -> list[_FollowUp]:
         for f in composed + trained
         if f.arm in _candidates(s)
     ]
-    return told + composed + chosen
+    return thoughts + composed + chosen
 
 
 def _ask(trial: Trial) -> None:  # trial: a finished run
@@ -213,14 +215,14 @@ def _ask(trial: Trial) -> None:  # trial: a finished run
         return
     data = load_data(trial.settings)
     judge = make_judge(trial.settings.test_judge, data.world, trial.settings.hierarchy.load())
-    for asked in missing:
-        model, s = trial.folder / "models" / asked.model, asked.settings
+    for follow_up in missing:
+        model, s = trial.folder / "models" / follow_up.model, follow_up.settings
         rows, states = data.split(s.eval.split), None
-        if asked.kind in ("dice", "truth"):
-            states = _told(asked.kind, data.world)
+        if follow_up.kind in ("dice", "truth"):
+            states = _told(follow_up.kind, data.world)
             s = s.changed(rollout={"compose": True})
         evaluations = evaluate_model(model, rows, s, judge, states=states)
-        save_evaluations(asked.path(trial), evaluations)
+        save_evaluations(follow_up.path(trial), evaluations)
 
 # %% ../../nbs/alignment/52_thoughts.ipynb #choice
 def _choice(
@@ -252,7 +254,7 @@ def _against(
     arm: str,  # that was chosen
 ) -> list[dict]:  # differences of response alignment on test rows, with intervals over contexts
     "Compare the chosen arm with the composed cold start and with every method"
-    texts = {trial.arm(name): measured(said) for name, said, _ in _arm_texts(trial)}
+    texts = {trial.arm(name): measured(evaluations) for name, evaluations, _ in _arm_texts(trial)}
     others = map(trial.arm, ("cold-start (composed)", *trial.settings.run.methods))
     rows = []
     for other in [o for o in others if arm in texts and o in texts and o != arm]:
@@ -280,9 +282,9 @@ def _arm_texts(trial: Trial) -> Iterator[_ArmTexts]:
     for model in ("cold-start", *trial.settings.run.methods):
         path = trial.folder / "evaluations" / f"{model}.jsonl"
         yield _ArmTexts(model, load_evaluations(path), "own" if model in think else "")
-    asked = [(arm, kind, note, kind) for arm in think for kind, note in TOLD.items()]
-    asked += [(arm, "composed", "", "own") for arm in _composers(trial.settings)]
-    for arm, kind, note, thought in asked:
+    answers = [(arm, kind, note, kind) for arm in think for kind, note in TOLD.items()]
+    answers += [(arm, "composed", "", "own") for arm in _composers(trial.settings)]
+    for arm, kind, note, thought in answers:
         if (path := _told_file(trial.folder, arm, kind)).exists():
             yield _ArmTexts(arm + note, load_evaluations(path), thought)
 
@@ -329,9 +331,9 @@ class AlignmentStudy(Study):
     def kept(self, s: Settings) -> dict[str, str]:
         "What was asked of them, where it was asked in the same way"
         folders = ["evaluations", "measured", *([bits_home(s)] if s.eval.bits else [])]
-        asked = to_json([s.eval, s.hierarchy, s.rollout, s.test_judge])
+        conditions = to_json([s.eval, s.hierarchy, s.rollout, s.test_judge])
         return {
-            f"{folder}/{name}.jsonl": key + asked
+            f"{folder}/{name}.jsonl": key + conditions
             for folder in folders
             for name, key in self.shared(s).items()
         }
@@ -341,7 +343,7 @@ class AlignmentStudy(Study):
 
     def is_done(self, trial: Trial) -> bool:
         "Whether all were asked besides, and told what to think where truth is known"
-        return all(asked.path(trial).exists() for asked in _follow_ups(trial.settings))
+        return all(f.path(trial).exists() for f in _follow_ups(trial.settings))
 
     def tables(self, trial: Trial) -> Iterator[tuple[str, Table]]:
         "Measure all arms, those that were told something too; on people bits as well"
@@ -362,8 +364,10 @@ class AlignmentStudy(Study):
         s, data = trial.settings, load_data(trial.settings)
         judge, rows = make_judge(s.test_judge, data.world), data.split(s.eval.split)
         texts = texts_beside(data, rows) if data.world else {}
-        judged = {name: judged_texts(rows, said, s, judge) for name, said in texts.items()}
-        return {name: _measures(said, rows, judge) for name, said in judged.items()}
+        by_name = {
+            name: judged_texts(rows, evaluations, s, judge) for name, evaluations in texts.items()
+        }
+        return {name: _measures(evaluations, rows, judge) for name, evaluations in by_name.items()}
 
     def pairs(self, s: Settings, against: Sequence[str]) -> list[tuple[str, str]]:
         "Compare thinkers with the thinking cold start and themselves told the truth"
