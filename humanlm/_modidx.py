@@ -4275,6 +4275,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                            'humanlm/rewards/reward.py'),
                                         'humanlm.rewards.reward.AlignmentReward.extra_values': ( 'rewards.html#alignmentreward.extra_values',
                                                                                                  'humanlm/rewards/reward.py'),
+                                        'humanlm.rewards.reward.AlignmentReward.judged': ( 'rewards.html#alignmentreward.judged',
+                                                                                           'humanlm/rewards/reward.py'),
                                         'humanlm.rewards.reward.AlignmentReward.length': ( 'rewards.html#alignmentreward.length',
                                                                                            'humanlm/rewards/reward.py'),
                                         'humanlm.rewards.reward.RewardConfig': ('rewards.html#rewardconfig', 'humanlm/rewards/reward.py'),

@@ -8,6 +8,7 @@ __all__ = ['FAULT', 'SHARP', 'RIVALS', 'PAID', 'KL', 'group_credits', 'Reader', 
 
 # %% ../../nbs/alignment/10_likelihood.ipynb #exported-imports
 import random
+import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 
 from .bits import THOUGHT, reply_span
+from .lessons import cold_start_rows, training_texts
 from .modes import MODES, settings_of
 from ..clients.ledger import Ledger
 from ..core.basics import ConfigError, require
@@ -26,7 +28,7 @@ from ..core.records import Example
 from ..core.stats import known_mean
 from ..core.trajectory import Score, Trajectory
 from ..hierarchy.composed import StateSource
-from ..hierarchy.prompts import HierarchyConfig
+from ..hierarchy.prompts import HierarchyConfig, parts_text
 from ..models.bits import Span, byte_count, span_logps
 from ..rewards.judge_settings import LIKELIHOOD
 from ..rewards.reward import AlignmentReward
