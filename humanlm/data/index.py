@@ -178,7 +178,9 @@ class Records:
                     self.files[path] = state, [(at, row, _listed(at, row)) for at, row in records]
                 yield from self.files[path][1]
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
-                fault = f"{path.name} cannot be read ({type(e).__name__}: {shorten(e)}). Restore it."
+                fault = (
+                    f"{path.name} cannot be read ({type(e).__name__}: {shorten(e)}). Restore it."
+                )
                 yield path.name, DataError(fault), None
 
     def find(self, choice: Choice = Choice(), start: str = "", limit: int = 40) -> _ListPage:

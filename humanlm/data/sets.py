@@ -22,7 +22,7 @@ from .people import Voices
 from .selection import Plan
 from .store import RowStore
 from .training_rows import Made, add_thoughts, example_row, rl_row, sft_row, table
-from ..hierarchy.prompts import HierarchyConfig
+from ..hierarchy.prompts import UNKNOWN, HierarchyConfig
 
 # %% ../../nbs/data/29_sets.ipynb #SETS
 SETS = ("rl", "sft", "thinking_sft")
@@ -109,7 +109,7 @@ class Writer:
                         files[kind] = stack.enter_context(file)
                     files[kind].write_table(data)
                 note["rows"] += len(rows)
-                note["undescribed"] += sum(not r.describes(c) for r in rows)
+                note["undescribed"] += sum(UNKNOWN in r.system(c, ("response",)) for r in rows)
                 note["ids"] += [r.entry.id for r in rows] if split != "train" else []
         return note
 
