@@ -18,12 +18,13 @@ from .core.config import Settings, read_yaml
 from .core.grammar import cut_line, parse
 from .core.html import aligned
 from .data.build import CHATS, GROUPS, build, select_from, source_of
+from .data.fields import NOTES
 from .data.files import on_hub
 from .data.partition import TRAIN, VAL
 from .data.people import find_evidence
 from .data.personas import INSTRUCTIONS, PERSONA_TOKENS
 from .data.selection import listed, settle
-from .data.store import RowStore, left_out
+from .data.store import RowStore
 from .data.training_rows import THOUGHT, THOUGHT_TOKENS
 from .models.settings import estimate
 
@@ -43,10 +44,11 @@ def _forecast(
             if store.rows >= most and c.source not in ("threads", "chitchat"):
                 break
         plan = settle(select_from(s, store), c)
-    left, chars = left_out(store.faults.counts), plan.records.chars
+    counts, chars = store.faults.counts, plan.records.chars
+    left = {kind: counts[kind] for kind in sorted(counts.keys() - NOTES.keys())}
     lines = [
         *(f"read as     {form}" for form in forms),
-        f"rows        {store.rows:,} read, {left:,} of them left out while reading",
+        f"rows        {store.rows:,} read; left out while reading: {listed(left)}",
         f"fates       {listed(plan.counts())}",
     ]
     if store.rows >= most:

@@ -188,9 +188,11 @@ class Records:
         rows, faults, begun = [], {}, not start
         for at, row, listed in self.rows():
             begun = begun or at == start
-            if begun and listed is None:
+            if not begun:
+                continue
+            if listed is None:
                 faults[at] = str(row)
-            elif begun and _wanted(row, listed, choice):
+            elif _wanted(row, listed, choice):
                 if len(rows) == limit:
                     return _ListPage(rows, at, faults)
                 rows.append(listed)

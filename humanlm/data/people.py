@@ -14,7 +14,6 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
-from fastcore.basics import chunked
 
 from ..clients.client import ChatClient
 from ..core.basics import run_sync, to_json
@@ -66,9 +65,10 @@ def write_people(
     order = np.argsort(chance(plan.records.key[used]), kind="stable")
     everybody = () if client else store.fetch(plan.records[used[order[:SAMPLE]]])
     corpus = rule_corpus(everybody)
-    for batch in chunked(find_evidence(plan), BATCH):
+    described = find_evidence(plan)
+    for i in range(0, len(described), BATCH):
         evidence, places = {}, {}
-        for rows, until in batch:
+        for rows, until in described[i : i + BATCH]:
             entries = list(store.fetch(plan.records[rows]))
             evidence[entries[0].user_id], places[entries[0].user_id] = entries, until
         if client:

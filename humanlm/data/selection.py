@@ -20,6 +20,7 @@ from humanlm.data.partition import (
     SEEN,
     TEST,
     TRAIN,
+    Rows,
     chance,
     choose_evidence,
     count_fates,
@@ -50,11 +51,10 @@ class SelectConfig:
     train_percent: int = 100
     """Share of the training rows to keep, chosen by their ids; 10 lies within 20."""
     split: str = "post"
-    """What is held out, always whole discussions: the last ones to begin (post), those with most
-    replies by people who never train (user), those with most of everybody's latest replies
-    (user_time); turn: chats, in them the last turns; turn_published: within chats of 5 to 10 turns,
-    of which at least 6 train; published: the splits that rows came in, by their column split or the
-    names of files, folders or splits on the hub."""
+    """What is held out, always whole discussions: the last ones to begin (post), or those with most
+    replies by people who never train (user); turn: chats, in them the last turns; turn_published:
+    within chats of 5 to 10 turns, of which at least 6 train; published: the splits that rows came
+    in, by their column split or the names of files, folders or splits on the hub."""
     test_frac: float = 0.08
     """Share to test on; by user: share of the people held out, and of the others' latest rows."""
     val_frac: float = 0.02
@@ -102,7 +102,7 @@ CODE = {name: i for i, name in enumerate(MEANING)}
 class Plan(NamedTuple):
     "What becomes of every entry"
 
-    records: np.recarray  # [N] of the store
+    records: Rows  # [N] of the store
     rank: np.ndarray  # [N] int64, place in time
     fate: np.ndarray  # [N] places in `MEANING`
     used: np.ndarray  # [N] bool, evidence of a persona
@@ -124,14 +124,14 @@ class Plan(NamedTuple):
 # %% ../../nbs/data/25_selection.ipynb #listed
 def listed(counts: Mapping[str, int]) -> str:
     "Say counts in a line"
-    return ", ".join(f"{name} {n:,}" for name, n in counts.items()) or "none was read"
+    return ", ".join(f"{name} {n:,}" for name, n in counts.items()) or "none"
 
 # %% ../../nbs/data/25_selection.ipynb #_sift
 _OPEN = -1  # not decided yet
 
 
 def _filter(
-    rows: np.recarray,  # [N]
+    rows: Rows,  # [N]
     rank: np.ndarray,  # [N] place in time
     c: SelectConfig,
     at_replies: bool,
@@ -159,7 +159,7 @@ def _filter(
 
 # %% ../../nbs/data/25_selection.ipynb #select
 def select(
-    records: np.recarray,  # [N] of the store
+    records: Rows,  # [N] of the store
     c: SelectConfig,
     persona: PersonaConfig,
     at_replies: bool = True,  # keep replies that start with @

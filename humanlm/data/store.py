@@ -24,7 +24,7 @@ from .fields import NOTES, source_name
 from .files import Faults, read_rows
 from .formats import formats
 from .mail import letters
-from .partition import hash64, name_hash
+from .partition import Rows, hash64, name_hash
 from .replies import PersonaWriter, ThreadReport, thread_examples
 from .rows import RawRow, find_fact, mapped_rows, unfold_mail
 from .threads import import_threads, moments, reply_turns
@@ -174,11 +174,11 @@ class RowStore:
         "Number of rows of the source: those that became entries, and those that were left out"
         return len(self.index) // RECORD.itemsize + left_out(self.faults.counts)
 
-    def records(self) -> np.recarray:  # [N] of `RECORD`
+    def records(self) -> Rows:  # [N] of `RECORD`
         "Give all records"
         return np.frombuffer(bytes(self.index), RECORD).copy().view(np.recarray)
 
-    def fetch(self, records: np.ndarray) -> Iterator[LogEntry]:  # records: [N] of `RECORD`
+    def fetch(self, records: Rows) -> Iterator[LogEntry]:  # records: [N] of `RECORD`
         "Read entries, one after another"
         self.file.flush()
         for offset, length in zip(records["offset"].tolist(), records["length"].tolist()):

@@ -142,7 +142,7 @@ ANSWER = {
 # ---- the whole way
 
 
-@pytest.mark.parametrize("by", ["post", "user", "user_time", "turn"])
+@pytest.mark.parametrize("by", ["post", "user", "turn"])
 def test_a_build_can_be_trained_on_and_leaks_nothing(tmp_path, by):
     built = build(
         settings(tmp_path, forum(), split=by, sets=["rl", "sft", "thinking_sft"], dropout=0.6)
