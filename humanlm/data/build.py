@@ -388,7 +388,7 @@ def _build(s, folder, tell, writer, thinker):
     described = people if s.persona.least else None
     plan = settle(plan, s.build, described, lambda plan: misfits(plan, store, voices))
     _require_splits(plan, s.build)
-    _refuse_leaks(leaks := find_leaks(plan, s.build.known), s.build)
+    _refuse_leaks(leaks := find_leaks(plan, s.build.drops_strangers), s.build)
     media = _media(s.build.source)
     sets = Writer(made, store, plan, voices, s.build, s.hierarchy, media, thinker)
     account = Account(

@@ -101,11 +101,6 @@ def provenance(s: Settings, plan: Plan) -> Iterator[str]:
             f"{p.history}, at most half of them); "
             "those are not predicted, and all predicted ones are later."
         )
-    if p.model == "given":
-        yield (
-            "What these personas were written from is not known: only quoted replies could "
-            "be dropped."
-        )
     if not plan.dated:
         yield (
             "No row has a time: discussions are in an order by hash, and earlier means this order."

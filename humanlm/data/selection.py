@@ -52,9 +52,9 @@ class SelectConfig:
     """Share of the training rows to keep, chosen by their ids; 10 lies within 20."""
     split: str = "post"
     """What is held out, always whole discussions: the last ones to begin (post), or those with most
-    replies by people who never train (user); turn: chats, in them the last turns; turn_published:
-    within chats of 5 to 10 turns, of which at least 6 train; published: the splits that rows came
-    in, by their column split or the names of files, folders or splits on the hub."""
+    replies by people who never train (user); turn_published: turns within chats of 5 to 10 turns,
+    of which at least 6 train; published: the splits that rows came in, by their column split or the
+    names of files, folders or splits on the hub."""
     test_frac: float = 0.08
     """Share to test on; by user: share of the people held out, and of the others' latest rows."""
     val_frac: float = 0.02
@@ -76,7 +76,7 @@ class SelectConfig:
         ]
 
     @property
-    def known(self) -> bool:
+    def drops_strangers(self) -> bool:
         "Must people who are tested have training rows?"
         return self.split == "post" if self.known_users is None else self.known_users
 
@@ -183,7 +183,7 @@ def select(
         fate = split(rows, c.split, c.test_frac, c.val_frac)
     if persona.writes:
         used[left], fate = choose_evidence(rows, fate, persona.history, persona.least)
-    fates[left] = drop_strangers(rows, fate) if c.known else fate
+    fates[left] = drop_strangers(rows, fate) if c.drops_strangers else fate
     return Plan(records, rank, fates, used, dated)
 
 # %% ../../nbs/data/25_selection.ipynb #Leak
@@ -197,7 +197,7 @@ class Leak(NamedTuple):
 # %% ../../nbs/data/25_selection.ipynb #find_leaks
 def find_leaks(
     plan: Plan,
-    known: bool = False,  # must tested people have training rows?
+    strangers_leak: bool = False,  # must tested people have training rows?
 ) -> list[Leak]:
     "Check splits and evidence of all rows"
     r, out, fate = plan.records, plan.out, plan.fate
@@ -216,7 +216,7 @@ def find_leaks(
         ("evidence of a persona that is predicted", evidence.sum(), (evidence & out).sum()),
         ("row that stands twice, by id", out.sum(), repeated(r.key[out])),
         ("row that stands twice, by content", out.sum(), repeated(r.content[out])),
-        *([("tested person without a training row", tested.sum(), strangers.sum())] * known),
+        *([("tested person without a training row", tested.sum(), strangers.sum())] * strangers_leak),
         (
             "row with evidence that is not earlier than its reply, by the times of messages",
             described.sum(),
@@ -257,4 +257,4 @@ def settle(
     train = plan.rows("train")
     left = smallest(r.key[train], round(c.train_percent / 100 * len(train)))
     fate[train[~left]] = CODE["subset"]
-    return plan._replace(fate=drop_strangers(r, fate)) if c.known else plan
+    return plan._replace(fate=drop_strangers(r, fate)) if c.drops_strangers else plan

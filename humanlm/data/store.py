@@ -96,7 +96,7 @@ def _row_entry(
     split: str = "",  # in which it was published, if known
 ) -> LogEntry:
     "Make an entry from a row of the six formats; nobody in its context mentions the user by name"
-    kept = {name: value for name in facts if (value := find_fact(row.metadata, name))}
+    chosen = {name: value for name in facts if (value := find_fact(row.metadata, name))}
     persona = (
         row.persona if isinstance(row.persona, str) else to_json(row.persona) if row.persona else ""
     )
@@ -115,7 +115,7 @@ def _row_entry(
             for i, role, name, text, time in row.shown().context
         ),
         row.time,
-        kept,
+        chosen,
         True,
         clean_text(persona),
         tuple(map(clean_text, row.known_as)),

@@ -446,9 +446,7 @@ def test_a_log_without_rows_to_split_names_the_cause(tmp_path, capsys):
         main(["build", "--build.path", str(write_jsonl(tmp_path / "t.jsonl", rows)), "--dry-run"])
         == 2
     )
-    assert (
-        "activity 11" in (said := capsys.readouterr().err) and "--build.min_comments" in said
-    )
+    assert "activity 11" in (said := capsys.readouterr().err) and "--build.min_comments" in said
 
 
 @pytest.mark.parametrize(
