@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from .core.commands import menu
+from .core.commands import menu, upload
 from .core.config import Settings, read_yaml
 from .core.grammar import cut_line, parse
 from .core.html import aligned
@@ -94,8 +94,6 @@ def build_command(argv: Sequence[str]) -> int:
     print(aligned(built.card.strip()))
     print(f"written to {built.folder}")
     if c.hub:
-        from humanlm.hub import upload
-
         upload(built.folder, c.hub, "dataset")
         print(f"uploaded to https://huggingface.co/datasets/{c.hub}")
     return 0

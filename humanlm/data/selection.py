@@ -216,7 +216,10 @@ def find_leaks(
         ("evidence of a persona that is predicted", evidence.sum(), (evidence & out).sum()),
         ("row that stands twice, by id", out.sum(), repeated(r.key[out])),
         ("row that stands twice, by content", out.sum(), repeated(r.content[out])),
-        *([("tested person without a training row", tested.sum(), strangers.sum())] * strangers_leak),
+        *(
+            [("tested person without a training row", tested.sum(), strangers.sum())]
+            * strangers_leak
+        ),
         (
             "row with evidence that is not earlier than its reply, by the times of messages",
             described.sum(),
