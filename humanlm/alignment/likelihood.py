@@ -349,9 +349,7 @@ def check_likelihood(settings: Settings) -> None:
     require(
         "judge",
         (not other, f"{asks}, and {other} is paid for other texts: leave it out"),
-        (not s.run.validate, "model likelihood judges nothing: leave run.validate out"),
         (s.reward.alignment > 0, "model likelihood pays as reward.alignment, which is 0"),
-        (s.rollout.parts == 1, "model likelihood reads a step at once: leave rollout.parts out"),
         (not s.run.engine, f"model likelihood needs the model here: leave {s.run.engine} out"),
         (not s.rollout.states_from, "model likelihood pays states: leave rollout.states_from out"),
     )

@@ -451,12 +451,6 @@ class _ClassmateRecipe(Recipe):
         marks = {"marks": run.settings.classmate.marks, "thinking": thinking}
         return {"classmate.json": to_json(marks, indent=1)}
 
-    def validate(self, run: Any, name: str, policy: ModelPolicy) -> float:
-        "Measure answers and classmates on questions that neither training nor the evaluation asks"
-        rows = _measured_tasks(run, name, "valid", policy)
-        metrics = ("answer", "classmate")
-        return known_mean([x for row in rows for m in metrics for x in row.values[m].values()])
-
     def evaluate(self, run: Any, name: str) -> list[Measurement]:
         return _measured_tasks(run, name)
 

@@ -131,10 +131,6 @@ def _check_verl(s: Settings) -> None:
             ),
         ),
         lambda: require(
-            "run",
-            (not s.run.validate, "validate: verl does not measure on the way. Leave it out"),
-        ),
-        lambda: require(
             "model",
             (
                 not m.lora_rank or not s.trainer.get("beta"),

@@ -387,7 +387,6 @@ class _SDPORecipe(Recipe):
             find_trait(name)
         require(
             "run",
-            (not s.run.validate, "validate: use `humanlm sdpo compare RUN --compare.sweep true`"),
         )
         require(
             "sdpo",

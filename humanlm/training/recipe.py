@@ -74,10 +74,6 @@ class Recipe:
         "Say how a model must be asked: files that lie beside its weights, path → text"
         return {}
 
-    def validate(self, run: Any, name: str, policy: Any) -> float:
-        "Measure a policy, more is better; with `run.validate` the best checkpoint counts"
-        raise NotImplementedError("validate")
-
     def evaluate(self, run: Any, name: str) -> list[Measurement]:
         "Measure one model of the run on held-out units"
         raise NotImplementedError("evaluate")

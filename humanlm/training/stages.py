@@ -44,9 +44,7 @@ from humanlm.evaluation.measured import (
     save_results,
 )
 from ..models.checkpoints import is_planned
-from ..models.generation import written_by
 from .method import Method
-from .policies import ModelPolicy
 from .recipe import RECIPES, Recipe, Stage, Work, find_engine, find_recipe
 from humanlm.training.run import (
     Run,
@@ -154,42 +152,31 @@ def learn(
     callbacks: Sequence[Any] = (),  # of transformers, beside those of every run
 ) -> None:
     "Train by a method until the steps or the token budget of the settings are used up"
-    s, out, longest = (
-        run.settings,
-        run.checkpoints(stage),
-        tokens or max(row["max_tokens"] for row in rows),
-    )
+    s, out = run.settings, run.checkpoints(stage)
+    longest = tokens or max(row["max_tokens"] for row in rows)
+    order = order or _passes(s)
     if engine := find_engine(s.run.engine):
-        prompts = (order or _passes(s))(rows, max_steps(s, len(rows)))
+        prompts = order(rows, max_steps(s, len(rows)))
         return engine.learn(run, stage, model, tokenizer, method, prompts, longest, callbacks)
     from humanlm.training.checkpoints import TokenBudget, is_spent, latest_checkpoint
     from humanlm.training.trainer import MethodTrainer
 
-    args, run.engine = method_args(s, out, longest, len(rows)), None
-    prompts = (order or _passes(s))(rows, args.max_steps)
+    args = method_args(s, out, longest, len(rows))
     trainer = MethodTrainer(
         model,
         tokenizer,
         method,
-        prompts,
+        order(rows, args.max_steps),
         args,
         run.folder / "trajectories" / stage,
         [*run.watch(stage), TokenBudget(s.run.token_budget), *callbacks],
         s.model.max_prompt_tokens,
-        (
-            lambda net, words: run.recipe.validate(
-                run, stage, ModelPolicy(net, words, s.model.max_prompt_tokens)
-            )
-        )
-        if s.run.validate
-        else None,
     )
     newest = latest_checkpoint(out)
     if newest and is_spent(newest, s.run.token_budget):
         trainer._load_from_checkpoint(newest)
     else:
         trainer.train(resume_from_checkpoint=newest)
-    run.engine = trainer.vllm_generation if trainer.use_vllm else None
 
 
 def _passes(s: Settings) -> Callable:
@@ -236,21 +223,12 @@ def run_stages(run: Run) -> Results | None:
             stage.train(run, stage.name, model, tokenizer)
             _keep_model(run, stage.name, model, tokenizer)
         _record(run, "started")
-    with written_by(_lent_engine(run)), one_leads() as leads:
+    with one_leads() as leads:
         if leads:
             with run.stages("evaluation"):
                 return _evaluate_all(run)
 
 # %% ../../nbs/training/19_stages.ipynb #evaluate_all
-def _lent_engine(run: Run) -> Any:
-    "Give the vLLM engine that wrote rollouts; None where transformers wrote, or nothing did"
-    if run.engine is None:
-        return None
-    from humanlm.training.policy import LentEngine
-
-    return LentEngine(run.engine, run.folder / "models")
-
-
 def _evaluate_all(run: Run) -> Results:
     "Measure every model of the run; write `results.json`"
 

@@ -156,7 +156,6 @@ def test_verls_own_check_reads_the_folder_that_the_run_will_have(monkeypatch, tm
         (["--trainer.beta", "0.001"], "use_bias_correction_kl false"),
         (["--trainer.top_entropy_quantile", "0.5"], "engine verl does not know that"),
         (["--trainer.optim", "sgd"], "AdamW in 32 bits"),
-        (["--run.validate", "2"], "validate"),
     ],
 )
 def test_what_verl_cannot_follow_is_refused_before_anything_is_read(argv, words):
