@@ -25,7 +25,6 @@ from humanlm.core.basics import (
 )
 from ..core.config import Settings
 from ..training.memory import Load
-from ..training.recipe import Engine
 from ..training.run import max_steps, shares_of, updates
 
 # %% ../../nbs/engines/01_settings.ipynb #VerlConfig
@@ -477,7 +476,7 @@ WANTED = {
 }  # what this was run with begins so
 
 
-class VerlPlans(Engine):
+class VerlPlans:
     "What plans say of a run whose steps verl takes"
 
     groups = {"verl": VerlConfig}
