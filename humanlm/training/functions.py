@@ -7,12 +7,12 @@ __all__ = ['AssistantModel', 'ask_row', 'TextReward', 'group_advantage', 'frozen
 
 # %% ../../nbs/training/08_functions.ipynb #exported-imports
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from inspect import isawaitable
 from typing import Any
 
-from ..core.basics import DataError, check_name, shorten
+from ..core.basics import DataError, check_name
 from ..core.trajectory import Trajectory
 from ..models.config import ModelConfig
 from .method import Advantage, AdvantageConfig, Batch

@@ -116,6 +116,7 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
     def roll_out(self) -> dict[str, Any]:
         "Run the method's rollout over the rows of this batch; the fields TRL expects"
         done = run_sync(self.method.rollout(self.batch_rows, self.policy))
+        done, self.scored = done if isinstance(done, tuple) else (done, None)
         self.trajectories = at_step(numbered_together(done), self.state.global_step)
         return {
             "prompt_ids": [t.prompt_ids for t in done],
@@ -127,11 +128,13 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
         }
 
     def score(self) -> torch.Tensor:
-        "Score the trajectories of this batch; `[B, R]`"
+        "Score the trajectories of this batch, unless the rollout has done so; `[B, R]`"
         reward, device = self.method.reward, self.accelerator.device
         if reward is None:
             return torch.zeros(len(self.trajectories), 0, device=device)
-        scores = _in_all(lambda: run_sync(reward(self.trajectories)))
+        scores = self.scored
+        if scores is None:
+            scores = _in_all(lambda: run_sync(reward(self.trajectories)))
         if isinstance(scores, tuple):
             scores, self.trajectories = scores
         return torch.as_tensor(scores, dtype=torch.float32, device=device)

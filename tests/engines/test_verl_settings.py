@@ -37,8 +37,6 @@ def told(s, job=Job("MODEL", "ROWS", "OUT", "stage", 48, 10)) -> dict[str, str]:
             "verl",
             "--verl.gpus",
             "8",
-            "--verl.tensor_parallel",
-            "2",
             "--verl.nodes",
             "1",
             "--model.dtype",
