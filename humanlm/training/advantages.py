@@ -20,21 +20,7 @@ from .method import CREDITS, SCORES
 # %% ../../nbs/training/06_advantages.ipynb #_tensor
 def _tensor(rewards: Any) -> torch.Tensor:
     rewards = torch.as_tensor(rewards)
-    if not rewards.isinf().any():
-        return rewards if rewards.is_floating_point() else rewards.float()
-    row = rewards.isinf().nonzero()[0, 0]
-    raise ValueError(f"rewards must be finite, or nan for no score, but row {row} is infinite")
-
-
-def _index(groups: Any, rewards: torch.Tensor) -> torch.Tensor:
-    "Number the groups from 0"
-    groups = torch.as_tensor(groups, device=rewards.device)
-    if groups.shape == rewards.shape[:1]:
-        return groups.unique(return_inverse=True)[1]
-    raise ValueError(
-        f"groups has shape {list(groups.shape)}, but rewards {list(rewards.shape)}; "
-        "give one group number per row"
-    )
+    return rewards if rewards.is_floating_point() else rewards.float()
 
 # %% ../../nbs/training/06_advantages.ipynb #_total
 def _total(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
@@ -64,7 +50,10 @@ def _group_stats(
 ) -> _GroupStats:
     "Compute the statistics of each row's group over the members that have a score"
     r = _tensor(rewards).double()
-    index = _index(groups, r)
+    groups = torch.as_tensor(groups, device=r.device)
+    if groups.shape != r.shape[:1]:
+        raise ValueError(f"groups has shape {list(groups.shape)}, but rewards {list(r.shape)}")
+    index = groups.unique(return_inverse=True)[1]
     count = _total((~r.isnan()).double(), index)
     mean = _total(r.nan_to_num(0), index) / count
     squares = _total((r - mean).square().nan_to_num(0), index)

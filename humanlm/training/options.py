@@ -7,7 +7,6 @@ __all__ = ['OF_VLLM', 'TrainerError', 'trainer_args']
 
 # %% ../../nbs/training/13_options.ipynb #exported-imports
 import os
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 import torch
 from trl.trainer.grpo_config import GRPOConfig
 
-from ..core.basics import HumanLMError, check_name, install_line, shorten
+from ..core.basics import HumanLMError, check_name, shorten
 from ..core.runs import process_count
 from .sft import precision
 from .shares import shares
@@ -62,15 +61,8 @@ def _check_option(
     "Raise where TRL has no such option, or wants a number or a truth value"
     check_name(name, GRPOConfig.__dataclass_fields__, "option of the group 'trainer'", TrainerError)
     default = GRPOConfig.__dataclass_fields__[name].default
-    kinds = (
-        bool
-        if isinstance(default, bool)
-        else (int, float)
-        if isinstance(default, (int, float))
-        else object
-    )
-    if not isinstance(value, kinds):
-        wanted = "true or false" if kinds is bool else "a number"
+    if isinstance(default, (int, float)) and not isinstance(value, (int, float)):
+        wanted = "true or false" if isinstance(default, bool) else "a number"
         raise TrainerError(
             f"trainer.{name} must be {wanted}, got {shorten(value)!r}. See --help-trainer."
         )
@@ -121,11 +113,6 @@ def trainer_args(
 
 # %% ../../nbs/training/13_options.ipynb #_trl_args
 def _trl_args(out, options):
-    if "bnb" in str(options.get("optim")) and find_spec("bitsandbytes") is None:
-        raise TrainerError(
-            f"trainer.optim {options['optim']} needs bitsandbytes. Next: "
-            f"{install_line('8bit')}, or take adamw_torch."
-        )
     alone = (
         options["num_generations"] == 1
     )  # TRL asks for two, but nothing in it needs them: halved again behind its check

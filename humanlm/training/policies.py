@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from ..clients.client import ChatClient
 from ..clients.limits import in_turn
-from ..clients.protocol import ChatReply, ChatRequest, LLMError, Usage
+from ..clients.protocol import ChatReply, ChatRequest, LLMError
 from ..core.basics import HumanLMError, check_name
 from ..core.thoughts import THOUGHT_TAGS, without_thoughts
 from ..core.trajectory import Completion
@@ -141,16 +141,8 @@ class ModelPolicy:
         model: Any,  # a causal language model of transformers
         tokenizer: Any,  # its tokenizer
         max_prompt_tokens: int = 1024,  # longest prompt, in tokens
-        ledger: Any = None,  # a `Ledger` that counts what is read and written, for second models
-        name: str = "local/policy",  # in the ledger
     ):
-        self.model, self.tokenizer, self.max_prompt_tokens, self.ledger, self.name = (
-            model,
-            tokenizer,
-            max_prompt_tokens,
-            ledger,
-            name,
-        )
+        self.model, self.tokenizer, self.max_prompt_tokens = model, tokenizer, max_prompt_tokens
         self.rendered: dict[str, list[int]] = {}  # content of a row → ids of its prompt
         self.worker = ThreadPoolExecutor(1, initializer=_use_device, initargs=(model,))
 
@@ -175,8 +167,6 @@ class ModelPolicy:
             self.write, self.spelt(rows[i] for i in asked), sampling, prefixes
         )
         written = dict(zip(asked, await asyncio.wrap_future(work), strict=True))
-        if self.ledger is not None:
-            self._record(written.values())
         return [
             written[i]._replace(text=whole(row, written[i])) if i in written else self.given(row)
             for i, row in enumerate(rows)
@@ -215,12 +205,8 @@ class ModelPolicy:
         "Let rows stop at the tag with which the model itself ends a thought"
         from humanlm.models.prompts import thought_tags
 
-        usual = THOUGHT_TAGS[0][1]
-
-        def own(stop):
-            return thought_tags(self.tokenizer)[1] if stop == usual else stop
-
-        return [row | {"stop": [own(stop) for stop in row["stop"]]} for row in rows]
+        tags = {THOUGHT_TAGS[0][1]: thought_tags(self.tokenizer)[1]}
+        return [row | {"stop": [tags.get(stop, stop) for stop in row["stop"]]} for row in rows]
 
     def given(self, row: dict) -> Completion:
         "Make the completion of a row that is not generated: its field `given`, as parts"
@@ -252,13 +238,6 @@ class ModelPolicy:
     def everywhere(self, count: int) -> int:
         "Give the number back: outside of training a model works alone"
         return count
-
-    def _record(self, written):
-        read, wrote = (
-            sum(len(ids) for ids in found)
-            for found in ([c.prompt_ids for c in written], [c.ids for c in written])
-        )
-        self.ledger.record("rollout", self.name, Usage(len(written), 0, read, wrote, 0.0))
 
 
 _RENDERED = 1024  # prompts that are kept

@@ -225,7 +225,7 @@ def _sft_args(
 
 # %% ../../nbs/training/12_sft.ipynb #RowsTrainer
 class _RowsTrainer(ShardedTrainer, SFTTrainer):
-    "TRL's trainer, which on CPUs computes logits of trained positions alone"
+    "TRL's trainer, which counts tokens on after a resume and on CPUs computes few logits"
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         "Leave the loss to TRL; on CPUs its head sees the trained positions alone"
@@ -253,6 +253,15 @@ class _RowsTrainer(ShardedTrainer, SFTTrainer):
             )
         finally:
             hook.remove()
+
+    def train(self, resume_from_checkpoint: str | None = None, **options: Any) -> Any:
+        "Train as TRL does; a run that goes on counts the tokens before it"
+        if resume_from_checkpoint:
+            state = json.loads((Path(resume_from_checkpoint) / "trainer_state.json").read_text())
+            rows: Any = self.train_dataset
+            seen = state["global_step"] * self.args.train_batch_size * self.args.world_size
+            self._total_train_tokens = sum(map(len, rows["input_ids"][:seen]))
+        return super().train(resume_from_checkpoint=resume_from_checkpoint, **options)
 
     def create_model_card(self, *_, **__) -> None:
         "Write nothing: the run folder describes itself"

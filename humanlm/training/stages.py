@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..clients.ledger import Ledger
-from ..core.basics import ConfigError, HumanLMError, NotMade, check_name, shorten
+from ..core.basics import ConfigError, HumanLMError, NotMade, check_name, require
 from ..core.config import Settings, is_plain_name
 from ..core.grammar import parse
 from ..core.html import aligned
@@ -281,18 +281,13 @@ def _prepare_torch(settings: Settings) -> None:
 
 def _check_stages(recipe: Recipe, stages: Sequence[Stage]) -> None:
     "Raise unless every stage has a name of its own and starts from one before it"
-    names, who = ["base"], type(recipe).__name__
+    names = ["base"]
     for stage in stages:
-        if not is_plain_name(stage.name):
-            raise ConfigError(
-                f"{who} has a stage named {shorten(repr(stage.name))}. Its model lies "
-                "in a folder of that name: choose a plain one."
-            )
-        if stage.name in names:
-            raise ConfigError(
-                f"{who} has two stages or models named {stage.name!r}. Name each once; "
-                "base is the untrained model."
-            )
+        require(
+            "recipe",
+            (is_plain_name(stage.name), f"{stage.name!r} is no plain name of a folder"),
+            (stage.name not in names, f"two stages or models are named {stage.name!r}"),
+        )
         check_name(stage.start, names, f"start of the stage {stage.name!r}", ConfigError)
         names.append(stage.name)
 
@@ -409,11 +404,8 @@ def _name_of(recipe: Recipe) -> str:
 def _flags(groups: Mapping[str, Mapping]) -> list[str]:
     "Write settings as flags; lists and mappings as JSON, which the grammar reads"
 
-    def said(value):
-        return value if isinstance(value, str) else json.dumps(value)
-
     return [
-        f"--{group}.{name}={said(value)}"
+        f"--{group}.{name}={value if isinstance(value, str) else json.dumps(value)}"
         for group, part in groups.items()
         for name, value in part.items()
     ]
@@ -435,12 +427,7 @@ def plan(recipe: Recipe, settings: Settings) -> str:
             for stage in recipe.stage_plans(s)
             if stage.steps != 0
         ] + [not_made(e)]
-    try:
-        stages = ", ".join(planned_stages(recipe, s))
-    except ConfigError:
-        raise
-    except Exception as e:  # the recipe's own code, which may want its data
-        stages = f"not known before the data are read ({type(e).__name__}: {shorten(e)})"
+    stages = ", ".join(planned_stages(recipe, s))
     lines = [
         f"run                 {Path(s.run.out) / s.run.name}, seed {s.run.seed}",
         f"stages              {stages}",

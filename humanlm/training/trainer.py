@@ -308,12 +308,19 @@ def _token_weights(trainer, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
     "Give the share of every token in the loss of a step, `[B, T]`"
     mask = (inputs["completion_mask"] * inputs.get("tool_mask", 1)).float()
     gathered, rows = trainer.current_gradient_accumulation_steps, len(mask)
-    if trainer.loss_type == "dapo":
+    if trainer.loss_type in ("cispo", "dapo", "vespo"):
         total = inputs["num_items_in_batch"].clamp(min=1) / trainer.accelerator.num_processes
         return mask / (total * gathered / trainer.args.steps_per_generation)
-    if trainer.loss_type == "dr_grpo":
-        return mask / (rows * trainer.max_completion_length * gathered)
-    return mask / (rows * mask.sum(1, keepdim=True).clamp(min=1) * gathered)
+    share = {
+        "bnpo": mask.sum().clamp(min=1),
+        "dr_grpo": rows * trainer.max_completion_length,
+        "luspo": rows,
+    }
+    return (
+        mask
+        / share.get(trainer.loss_type, rows * mask.sum(1, keepdim=True).clamp(min=1))
+        / gathered
+    )
 
 
 def _can_pack(trainer, model) -> bool:
