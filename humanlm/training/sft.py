@@ -6,6 +6,7 @@
 __all__ = ['sft_dataset', 'Progress', 'MetricsLog', 'WandbLog', 'precision', 'train_sft']
 
 # %% ../../nbs/training/12_sft.ipynb #import-json-import-math
+import json
 import math
 import time
 from collections.abc import Mapping, Sequence
