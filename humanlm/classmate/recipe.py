@@ -120,7 +120,7 @@ class _ReasoningSampling(RolloutConfig):
 class _ReasoningWork(Work):
     "Questions by part"
 
-    tasks: Mapping[str, Sequence[ReasoningTask]] = field(default_factory=dict)  # train, valid, test
+    tasks: Mapping[str, Sequence[ReasoningTask]] = field(default_factory=dict)  # train, test
 
 
 def _task_row(task: ReasoningTask, s: Settings) -> dict:
