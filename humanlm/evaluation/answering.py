@@ -96,7 +96,8 @@ def run_of(
         before, name = str(path.parent.parent), path.name
     for run, model in ((given, ""), (before, name)):
         for home in homes if run else ():
-            if ((folder := find_run(run, home)) / "config.yaml").is_file():
+            folder = find_run(run, home)
+            if any((folder / name).is_file() for name in ("config.yaml", "examples.jsonl")):
                 return folder, model
 
 

@@ -25,7 +25,6 @@ class _Spoken(NamedTuple):
 
     text: str
     cluster: str
-    task: str
 
     @property
     def words(self) -> list[str]:
@@ -101,7 +100,7 @@ def diversity(
     "Measure every source on equally many turns and words"
     rng = random.Random(seed)
     turns = {
-        name: [_Spoken(text, d.cluster, d.task) for d in dialogues for text in d.turns]
+        name: [_Spoken(text, d.cluster) for d in dialogues for text in d.turns]
         for name, dialogues in sources.items()
     }
     n = min(most, *(len(said) // 2 for said in turns.values()))

@@ -9,9 +9,11 @@ __all__ = ['TURN', 'COPYING', 'WHOLE', 'ENDS', 'words_of', 'lowered', 'turn_read
 # %% ../../nbs/evaluation/10_fingerprint.ipynb #imports
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from scipy.spatial.distance import jensenshannon
 
 from ..core.stats import Bootstrap, Interval
 from .dialogues import THANKS, Conversation, clusters_of
@@ -122,11 +124,8 @@ def _longest_at(d: Conversation) -> float:  # 0: the first turn, 1: the last
     )
 
 
-def _ends(kind: str) -> Callable[[Conversation], float]:
-    def found(d: Conversation) -> float:
-        return float(d.ending == kind) if d.ending else np.nan
-
-    return found
+def _ends(kind: str, d: Conversation) -> float:  # nan: not known
+    return float(d.ending == kind) if d.ending else np.nan
 
 
 WHOLE: dict[str, Callable[[Conversation], float]] = {
@@ -135,13 +134,10 @@ WHOLE: dict[str, Callable[[Conversation], float]] = {
     "place of the longest turn": _longest_at,
 }  # feature → from a dialogue to a number
 ENDS: dict[str, Callable[[Conversation], float]] = {
-    "last turn says thanks": lambda d: (
-        float(THANKS.search(d.turns[-1]) is not None) if d.ending else np.nan
-    ),
-    "ends with a stop mark": _ends("stop"),
-    "ends with thanks or a goodbye": _ends("thanks"),
-    "ends with another turn": _ends("other"),
-    "ends in silence": _ends("silence"),
+    "ends with a stop mark": partial(_ends, "stop"),
+    "ends with thanks or a goodbye": partial(_ends, "thanks"),
+    "ends with another turn": partial(_ends, "other"),
+    "ends in silence": partial(_ends, "silence"),
 }
 
 # %% ../../nbs/evaluation/10_fingerprint.ipynb #readings
@@ -201,12 +197,8 @@ def _apart(
 ) -> np.ndarray:  # [..., 2]: distance, and the difference b - a of means
     "Compare bins and sums [..., bins + 1]"
     with np.errstate(invalid="ignore", divide="ignore"):
-        p, q = (x[..., :-1] / x[..., :-1].sum(-1, keepdims=True) for x in (a, b))
-        middle = (p + q) / 2
-        parts = [np.where(x > 0, x * np.log2(x / middle), 0).sum(-1) for x in (p, q)]
         means = [x[..., -1] / x[..., :-1].sum(-1) for x in (a, b)]
-        lost = np.isnan(p).any(-1) | np.isnan(q).any(-1)
-        distance = np.where(lost, np.nan, np.sqrt(np.clip(sum(parts) / 2, 0, 1)))
+        distance = jensenshannon(a[..., :-1], b[..., :-1], base=2, axis=-1)
     return np.stack([distance, means[1] - means[0]], -1)
 
 # %% ../../nbs/evaluation/10_fingerprint.ipynb #Difference
@@ -240,8 +232,8 @@ def feature_gaps(
     "Compare every feature that both sources have"
     draws = Bootstrap(np.r_[real.clusters, other.clusters], seed, resamples)
     index, clusters = np.split(draws.index, [len(real.clusters)]), len(draws.names)
-    parted, found = halves(real.clusters, splits, seed), []
-    own, whole = np.unique(real.clusters, return_inverse=True)[1], len(set(real.clusters.tolist()))
+    people, person = np.unique(real.clusters, return_inverse=True)
+    sides_of_halves, gaps = halves(real.clusters, splits, seed), []
     for i, name in enumerate(real.names):
         sides = real.values[:, i], other.values[:, i]
         if any(np.isnan(x).all() for x in sides):
@@ -249,23 +241,11 @@ def feature_gaps(
         edges = _bins_of(np.concatenate(sides))
         sums = [_sums(x, edges, at, clusters) for x, at in zip(sides, index)]
         here, drawn = _apart(*(x.sum(0) for x in sums)), _apart(*(draws.counts @ x for x in sums))
-        half = _sums(sides[0], edges, own, whole)
-        apart = _apart(parted @ half, (1 - parted) @ half)[:, 0]
+        half = _sums(sides[0], edges, person, len(people))
+        apart = _apart(sides_of_halves @ half, (1 - sides_of_halves) @ half)[:, 0]
         n = int(sum((~np.isnan(x)).sum() for x in sides))
         gap, distance = (Interval.of_draws(here[k], drawn[:, k], n, clusters) for k in (1, 0))
-        found.append(
-            FeatureGap(
-                name,
-                float(np.nanmean(sides[0])),
-                float(np.nanmean(sides[1])),
-                gap,
-                distance,
-                _top(apart),
-                n,
-            )
-        )
-    return found
-
-
-def _top(drawn: np.ndarray) -> float:
-    return np.nan if np.isnan(drawn).all() else float(np.nanquantile(drawn, 0.95))
+        means = (float(np.nanmean(x)) for x in sides)
+        top = np.nan if np.isnan(apart).all() else float(np.nanquantile(apart, 0.95))
+        gaps.append(FeatureGap(name, *means, gap, distance, top, n))
+    return gaps
