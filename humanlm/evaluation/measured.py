@@ -99,15 +99,8 @@ def _by_level(
     return level_intervals(levels, values, draws.means(values), draws.index)
 
 
-def _columns(scores: Mapping[str, Sequence[float]], what: str) -> np.ndarray:
-    "Stack levels into [E, L]"
-    sizes = {level: len(values) for level, values in scores.items()}
-    if len(set(sizes.values())) == 1:
-        return np.array([np.asarray(v, float) for v in scores.values()]).T
-    raise DataError(
-        f"{what}: levels need equally many scores, got {shorten(sizes)}. Put nan where "
-        "there is none."
-    )
+def _columns(scores: Mapping[str, Sequence[float]]) -> np.ndarray:  # [E, L]
+    return np.array([np.asarray(values, float) for values in scores.values()]).T
 
 # %% ../../nbs/evaluation/01_measured.ipynb #result_rows
 def result_rows(
@@ -119,8 +112,8 @@ def result_rows(
     resamples: int = 2000,  # how many
 ) -> list[Result]:  # `all` first, then the levels in order
     "Summarise one metric of one model"
-    found = _by_level(list(scores), _columns(scores, model), contexts, seed, resamples)
-    return [Result(model, metric, level, i.n, i.value, i.low, i.high) for level, i in found.items()]
+    means = _by_level(list(scores), _columns(scores), contexts, seed, resamples)
+    return [Result(model, metric, level, i.n, i.value, i.low, i.high) for level, i in means.items()]
 
 # %% ../../nbs/evaluation/01_measured.ipynb #paired_rows
 def _paired_rows(
@@ -136,23 +129,16 @@ def _paired_rows(
     "Compare one metric of two models on the same examples"
     levels = [level for level in scores_a if level in scores_b]
     if not levels:
-        raise DataError(
-            f"{a} and {b} share no level of {metric}. Evaluate both on the same levels."
-        )
-    x = _columns({level: scores_a[level] for level in levels}, a)
-    y = _columns({level: scores_b[level] for level in levels}, b)
-    if len(x) != len(y):
-        raise DataError(
-            f"{a} has {len(x)} examples, {b} has {len(y)}. Compare models on the same ones."
-        )
-    found = _by_level(levels, x - y, contexts, seed, resamples)
+        return []
+    x, y = (_columns({level: scores[level] for level in levels}) for scores in (scores_a, scores_b))
+    means = _by_level(levels, x - y, contexts, seed, resamples)
     differences = {ALL: known_mean(x - y, 1)} | dict(zip(levels, (x - y).T))
     tests = {level: signed_rank(values, contexts) for level, values in differences.items()}
     return [
         PairedDifference(
             metric, level, a, b, i.n, i.value, i.low, i.high, tests[level].p, tests[level].effect
         )
-        for level, i in found.items()
+        for level, i in means.items()
     ]
 
 # %% ../../nbs/evaluation/01_measured.ipynb #Importance
@@ -374,7 +360,7 @@ def _check_same(
     models: Mapping[str, Sequence[Measurement]],  # name → units
 ) -> None:
     "Raise unless all models answered the same units in the same order"
-    units = {name: [m.unit for m in found] for name, found in models.items()}
+    units = {name: [m.unit for m in measured] for name, measured in models.items()}
     first, *others = units
     for name in others:
         if units[name] != units[first]:

@@ -24,7 +24,6 @@ from ..core.trajectory import Trajectory, load_trajectories
 from ..data.viz import group_html, score_style, spread
 from humanlm.evaluation.figures import (
     PANELS,
-    MetricView,
     Names,
     results_bars,
     training_curves,
@@ -52,18 +51,17 @@ class RunFolder:
             raise DataError(
                 f"No run folder {self.folder}. Give the folder that humanlm.train printed."
             )
-        self.config: dict[str, dict] = self.piece(
-            "config.yaml", _config, {}
-        )  # the settings by group
-        self.record: dict[str, Any] = self.piece("run.json", _json, {})
+        self.config: dict[str, dict] = self.piece("config.yaml", read_yaml, {})  # by group
+        self.record: dict[str, Any] = self.piece(
+            "run.json", _json, {}
+        )
         self.log: list[dict] = self.piece("metrics.jsonl", load_log, [])
         self.results: Results = self.piece("results.json", load_results, Results([]))
         self.samples: dict[str, list[Trajectory]] = self.piece(
             "trajectories", _samples, {}
         )  # by method, of a few steps
-        self.card: str = (
-            self.piece("data.md", _text, "") if (self.folder / "data.md").exists() else ""
-        )  # of the data; not every recipe writes one
+        card = self.folder / "data.md"  # of the data; not every recipe writes one
+        self.card = card.read_text("utf-8") if card.exists() else ""
 
     def piece(
         self,
@@ -73,45 +71,33 @@ class RunFolder:
     ) -> Any:
         "Read one piece, once; if that fails, note why and give the empty one"
         if name not in self.pieces:
-            self.pieces[name] = self._read(self.folder / name, read, empty)
+            self.pieces[name] = empty
+            try:
+                if (self.folder / name).exists():
+                    self.pieces[name] = read(self.folder / name)
+                else:
+                    self.missing.append(f"{name}: not there")
+            except (HumanLMError, OSError, ValueError, TypeError, KeyError, AttributeError) as e:
+                why = f"{type(e).__name__}: {shorten(e, 200)}"
+                self.missing.append(f"{name}: not readable ({why})")
         return self.pieces[name]
-
-    def _read(self, path: Path, read: Callable[[Path], Any], empty: Any) -> Any:
-        if not path.exists():
-            self.missing.append(f"{path.name}: not there")
-            return empty
-        try:
-            return read(path)
-        except (HumanLMError, OSError, ValueError, TypeError, KeyError, AttributeError) as e:
-            self.missing.append(
-                f"{path.name}: not readable ({type(e).__name__}: {shorten(e, 200)})"
-            )
-            return empty
 
 # %% ../../nbs/evaluation/03_report.ipynb #_samples
 def _samples(path: Path) -> dict[str, list[Trajectory]]:
     "Read at most two dozen files of training samples of each method, from the first to the last"
-    files = {
-        method.name: sorted(method.glob("*.parquet"))
+    return {
+        method.name: [
+            t
+            for file in spread(sorted(method.glob("*.parquet")), 24)
+            for t in load_trajectories(file)
+        ]
         for method in sorted(path.iterdir())
         if method.is_dir()
     }
-    return {
-        name: [t for file in spread(found, 24) for t in load_trajectories(file)]
-        for name, found in files.items()
-    }
 
 
-def _json(path: Path) -> dict:
-    return dict(json.loads(path.read_text("utf-8")))
-
-
-def _text(path: Path) -> str:
-    return path.read_text("utf-8")
-
-
-def _config(path: Path) -> dict[str, dict]:
-    return {name: dict(group or {}) for name, group in read_yaml(path).items()}
+def _json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_bytes())
 
 # %% ../../nbs/evaluation/03_report.ipynb #load_log
 def load_log(
@@ -164,24 +150,25 @@ def _headline(
     names: Names = Names(),
 ) -> tuple[str, list[str]]:  # the mean, and what goes with it
     "Say how the last model of a run does in one metric"
-    shown = MetricView.of(results.rows, metric, names)
-    best = [name for name in shown.models if (name, ALL) in shown.means][-1]
-    row, wanted = shown.means[best, ALL], (metric, ALL, {best, names.start})
-    said = [f"{best}, {row.n} {names.units}", f"95\u00a0% interval {range_text(row.low, row.high)}"]
-    for p in results.paired:
-        if (p.metric, p.level, {p.a, p.b}) == wanted:  # told from the side of the best
-            sign = 1 if p.a == best else -1
-            diff, *ends = (sign * p.diff, *sorted((sign * p.low, sign * p.high)))
-            low, high = (number_text(x, "+.2f") for x in ends)
-            said.append(
-                f"{number_text(diff, '+.2f')} against {names.start} ({low}\u00a0to\u00a0{high})"
-            )
-    marks = {name: mark for name in shown.references if (mark := shown.means.get((name, ALL)))}
-    beside = [
-        f"{name}\u00a0{number_text(mark.mean)}{f' (n {mark.n})' if mark.n < row.n else ''}"
-        for name, mark in marks.items()
+    rows = {r.model: r for r in results.rows if (r.metric, r.level) == (metric, ALL)}
+    best = [r for r in rows.values() if r.model not in names.references][-1]
+    wanted = metric, ALL, {best.model, names.start}
+    lines = [
+        f"{best.model}, {best.n} {names.units}",
+        f"95\u00a0% interval {range_text(best.low, best.high)}",
     ]
-    return number_text(row.mean), said + ([", ".join(beside)] if beside else [])
+    for p in results.paired:
+        if (p.metric, p.level, {p.a, p.b}) == wanted:  # from the side of the best
+            sign = 1 if p.a == best.model else -1
+            low, high = sorted((sign * p.low, sign * p.high))
+            diff, low, high = (number_text(x, "+.2f") for x in (sign * p.diff, low, high))
+            lines.append(f"{diff} against {names.start} ({low}\u00a0to\u00a0{high})")
+    beside = [
+        f"{r.model}\u00a0{number_text(r.mean)}{f' (n {r.n})' if r.n < best.n else ''}"
+        for r in rows.values()
+        if r.model in names.references
+    ]
+    return number_text(best.mean), lines + ([", ".join(beside)] if beside else [])
 
 # %% ../../nbs/evaluation/03_report.ipynb #first_screen
 def _aside(metric: str) -> bool:
@@ -203,10 +190,11 @@ def first_screen(
     for metric in dict.fromkeys(r.metric for r in trained if not _aside(r.metric)):
         mean, more = _headline(run.results, metric, names)
         cards.append(tag("div", names.title(metric), tag("b", mean), tag("br").join(more)))
-    parts = [
-        tag("div", *(tag("p", line) for line in lines), class_="plain") if lines else "",
-        tag("div", *cards, class_="headlines") if cards else "",
-    ]
+    parts = []
+    if lines:
+        parts.append(tag("div", *(tag("p", line) for line in lines), class_="plain"))
+    if cards:
+        parts.append(tag("div", *cards, class_="headlines"))
     if run.missing:
         parts.append(tag("p", "Missing from this run:"))
         parts.append(tag("ul", *(tag("li", line) for line in run.missing)))
@@ -220,12 +208,10 @@ def missing(what: str) -> Html:
 
 def _metric_part(rows: Sequence[Result], metric: str, names: Names = Names()) -> Html:
     "Show the parts of one metric; nothing if it has none"
-    parts, (title, question) = (
-        MetricView.of(rows, metric, names).parts,
-        names.metrics.get(metric, (metric, "")),
-    )
+    parts = dict.fromkeys(r.level for r in rows if r.metric == metric)
     if len(parts) < 3:
         return Html()
+    title, question = names.metrics.get(metric, (metric, ""))
     draw = partial(results_bars, rows, metric, names=names)
     bars = figure_html(draw, f"{title} by {names.part}, as bars")
     table = _results_html(rows, {(metric, part): part for part in parts}, names)
@@ -245,21 +231,14 @@ def results_section(run: RunFolder, names: Names = Names()) -> Html:
     if not rows:
         return missing("No results: this run was not evaluated.")
     metrics, models = dict.fromkeys(r.metric for r in rows), dict.fromkeys(r.model for r in rows)
-    notes = "; ".join(
-        f"{name} {names.references[name]}" for name in models if name in names.references
-    )
-    said = tag("p", tag("small", f"References need no model: {notes}.")) if notes else ""
     overview = {(metric, ALL): names.title(metric) for metric in metrics if not _aside(metric)}
-    parts = [_metric_part(rows, metric, names) for metric in metrics]
-    return Html().join(
-        [
-            _results_html(rows, overview, names),
-            said,
-            *parts,
-            _texts_html(rows, names),
-            _bits_html(run.results),
-        ]
-    )
+    shown = [_results_html(rows, overview, names)]
+    references = [f"{m} {names.references[m]}" for m in models if m in names.references]
+    if references:
+        about = f"References need no model: {'; '.join(references)}."
+        shown.append(tag("p", tag("small", about)))
+    shown += [_metric_part(rows, metric, names) for metric in metrics]
+    return Html().join([*shown, _texts_html(rows, names), _bits_html(run.results)])
 
 
 def _bits_html(found: Results) -> Html:  # empty if none were measured
@@ -356,22 +335,21 @@ UNSAID = ("name", "schema_version")  # of the record: the first is the title of 
 
 def _run_section(run: RunFolder) -> Html:
     "Show wall time, cost, seed, versions, settings and data card"
-    record, ledger, yaml = run.record, run.record.get("ledger"), run.folder / "config.yaml"
-    seconds = record.get("seconds") or {}
+    record, yaml = run.record, run.folder / "config.yaml"
     facts = {
         name.replace("_", " "): value
         for name, value in record.items()
         if isinstance(value, (str, int, float)) and name not in UNSAID
     }
-    facts |= record.get("machine") or {}
-    facts |= {f"{name} version": text for name, text in (record.get("versions") or {}).items()}
-    facts |= {f"wall time of {name}": f"{s:,.1f} s" for name, s in seconds.items()}
+    facts |= record.get("machine", {})
+    facts |= {f"{name} version": text for name, text in record.get("versions", {}).items()}
+    facts |= {
+        f"wall time of {name}": f"{s:,.1f} s" for name, s in record.get("seconds", {}).items()
+    }
     lines = [[tag("th", name), shorten(value, 120)] for name, value in facts.items()]
-    parts = [
-        Table(("what", "value"), lines, "l").html() if lines else missing("No record of this run.")
-    ]
-    if ledger:
-        costs = markdown_html(Ledger.from_dict(ledger)._repr_markdown_())
+    parts = [Table(("what", "value"), lines, "l").html()]
+    if record.get("ledger"):
+        costs = markdown_html(Ledger.from_dict(record["ledger"])._repr_markdown_())
         parts += [tag("h3", "Calls to models"), costs]
     settings = tag("pre", yaml.read_text("utf-8", "replace")) if yaml.exists() else "No settings."
     parts.append(fold("Settings, resolved", settings))
@@ -447,25 +425,20 @@ def report_html(
 ) -> str:  # a whole HTML page
     "Give the whole page"
     sections = standard_sections() if sections is None else sections
-    drawn = {
-        anchor: draw(run)
-        for anchor, (title, _, draw) in sorted(sections.items(), key=lambda item: not item[1][0])
-    }
-    titled = {anchor: found for anchor, found in sections.items() if found[0]}
-    links = tag(
-        "nav", *(tag("a", title, href=f"#{anchor}") for anchor, (title, _, _) in titled.items())
-    )
-    parts = (
-        tag("h2", title, id=anchor) + tag("p", about, class_="lead") + drawn[anchor]
-        for anchor, (title, about, _) in titled.items()
-    )
+    titled = {anchor: section for anchor, section in sections.items() if section[0]}
+    links = tag("nav", *(tag("a", section[0], href=f"#{a}") for a, section in titled.items()))
+    parts = [
+        tag("h2", title, id=anchor) + tag("p", about, class_="lead") + draw(run)
+        for anchor, (title, about, draw) in titled.items()
+    ]
+    first = [draw(run) for title, _, draw in sections.values() if not title]
     name = shorten(run.record.get("name") or run.folder.name, 80)
-    first = (drawn[anchor] for anchor in sections if anchor not in titled)
+    no_figures = no_pictures()
     return page(
         f"{name}: report",
         tag("h1", name),
         tag("p", lead, class_="lead"),
-        *([tag("p", said, class_="lead")] if (said := no_pictures()) else []),
+        tag("p", no_figures, class_="lead") if no_figures else "",
         *first,
         links,
         *parts,
