@@ -8,7 +8,6 @@ __all__ = ['AskedPrompt', 'read_prompts', 'drawn', 'run_of', 'Contestant', 'find
 
 # %% ../../nbs/evaluation/06_answering.ipynb #exported-imports
 import random
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -89,6 +88,7 @@ def drawn(
 def run_of(
     given: str,  # as it was typed
     homes: Sequence[str] = ("runs",),  # where runs are looked for by their names
+    holds: str = "config.yaml",  # the file by which a run is known
 ) -> tuple[Path, str] | None:  # the run's folder, and the model ("": none is named)
     "Find the run that a name belongs to: RUN, RUN:MODEL or RUN/models/MODEL"
     path, (before, _, name) = Path(given), given.rpartition(":")
@@ -96,8 +96,7 @@ def run_of(
         before, name = str(path.parent.parent), path.name
     for run, model in ((given, ""), (before, name)):
         for home in homes if run else ():
-            folder = find_run(run, home)
-            if any((folder / name).is_file() for name in ("config.yaml", "examples.jsonl")):
+            if ((folder := find_run(run, home)) / holds).is_file():
                 return folder, model
 
 
@@ -147,22 +146,19 @@ class Contestant(NamedTuple):
         name: str = "",  # of its models; empty: the last one that a method trained
     ) -> "Contestant":
         "Choose a model of a run"
-        there = sorted(path.parent.name for path in run.glob("models/*/config.json"))
-        if not there:
+        models = sorted(path.parent.name for path in run.glob("models/*/config.json"))
+        if not models:
             raise ConfigError(
                 f"{run} holds no finished model. Let the run finish: repeat its command "
                 "with --resume."
             )
-        trained = [
-            method for method in group_of(run, "run").get("methods") or () if method in there
-        ]
-        if not trained:
-            trained = [
-                path.name for path in sorted(run.glob("checkpoints/*/")) if path.name in there
-            ]
         if name:
-            check_name(name, there, f"model of {run}", ConfigError)
-        name = name or (trained or [model for model in there if model != "base"] or there)[-1]
+            check_name(name, models, f"model of {run}", ConfigError)
+        else:
+            checkpoints = [path.name for path in sorted(run.glob("checkpoints/*/"))]
+            methods = [*checkpoints, *(group_of(run, "run").get("methods") or ())]
+            trained = [m for m in methods if m in models]
+            name = (trained or [m for m in models if m != "base"] or models)[-1]
         return cls(name, str(run / "models" / name), run)
 
 
@@ -192,18 +188,13 @@ def checkpoints_of(
 ) -> dict[int, Path]:  # step → folder
     "Find the whole checkpoints of a method"
     steps = {
-        int(p.name.rpartition("-")[2]): p
-        for p in run.glob(f"checkpoints/{method}/checkpoint-*")
-        if p.name.rpartition("-")[2].isdecimal()
+        int(path.name.rpartition("-")[2]): path
+        for path in run.glob(f"checkpoints/{method}/checkpoint-*")
+        if path.name.rpartition("-")[2].isdecimal()
+        # weights are written after all that describes them
+        and (any(path.glob("*.safetensors")) or in_slices(path))
     }
-    whole = {
-        step: steps[step]
-        for step in sorted(steps)
-        if any(steps[step].glob("*.safetensors")) or in_slices(steps[step])
-    }  # weights are written after all that describes them
-    for lost in steps.keys() - whole.keys():
-        warnings.warn(f"{steps[lost]} is left out: a stop while it was written left no weights.")
-    return whole
+    return dict(sorted(steps.items()))
 
 # %% ../../nbs/evaluation/06_answering.ipynb #ReplyConfig
 @dataclass(frozen=True)

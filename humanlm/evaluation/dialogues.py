@@ -263,7 +263,7 @@ def _of_run(run: Path, model: str, alone: bool) -> list[Conversation]:
 
 def _read_input(place: str, alone: bool) -> list[Conversation]:  # alone: nothing else is read
     "Read a file, a folder, a run (RUN), one model of a run (RUN:NAME), or NAME=FILE"
-    if run := run_of(place):
+    if run := run_of(place) or run_of(place, holds="examples.jsonl"):
         return _of_run(*run, alone)
     name, _, path = place.rpartition("=")
     rows = [row for file in row_files(path) for row in read_rows(file)]

@@ -52,9 +52,7 @@ class RunFolder:
                 f"No run folder {self.folder}. Give the folder that humanlm.train printed."
             )
         self.config: dict[str, dict] = self.piece("config.yaml", read_yaml, {})  # by group
-        self.record: dict[str, Any] = self.piece(
-            "run.json", _json, {}
-        )
+        self.record: dict[str, Any] = self.piece("run.json", _json, {})
         self.log: list[dict] = self.piece("metrics.jsonl", load_log, [])
         self.results: Results = self.piece("results.json", load_results, Results([]))
         self.samples: dict[str, list[Trajectory]] = self.piece(

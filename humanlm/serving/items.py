@@ -86,8 +86,8 @@ def _bounded(item: StudyItem) -> StudyItem | None:  # None: there is nothing to 
 # %% ../../nbs/serving/21_items.ipynb #run_items
 def _evaluated(place: str) -> dict[str, Path]:  # model → file; empty: the input is no run
     "Find what models of a run (RUN), or one of them (RUN:NAME), said about its held-out rows"
-    run, model = run_of(place) or (None, "")
-    if not run or not (run / "examples.jsonl").is_file():
+    run, model = run_of(place, holds="examples.jsonl") or (None, "")
+    if not run:
         return {}
     paths = sorted((run / "evaluations").glob("*.jsonl"))
     models = {path.stem: path for path in paths if path.stem not in BESIDE}

@@ -48,24 +48,19 @@ class ServiceConfig:
     """Port to listen on. 0: any free one."""
     max_tokens: int = 2048
     """Most tokens that a request may ask for, a thought included."""
-    max_waiting: int = 256
-    """Requests under way at once; more are sent away and may come back."""
     key: str | None = None
     """What requests must carry (Authorization: Bearer KEY); beyond this machine there must be one.
     null: what the variable VLLM_API_KEY holds."""
 
     group: ClassVar[str] = "serve"  # of settings, for messages
     max_body: ClassVar[int] = 1_000_000  # longest request, in bytes
+    max_waiting: ClassVar[int] = 256  # requests under way at once; more may come back later
 
     def __post_init__(self):
         require(
             self.group,
             (0 <= self.port < 2**16, f"port must be from 0 to 65535, got {self.port}"),
-            (bool(self.host.strip()), "host must name an address"),
-            *(
-                (getattr(self, c) > 0, f"{c} must be above 0, got {getattr(self, c)}")
-                for c in ("max_tokens", "max_waiting")
-            ),
+            (self.max_tokens > 0, f"max_tokens must be above 0, got {self.max_tokens}"),
         )
 
 
