@@ -238,20 +238,17 @@ def metrics_table(
     rows: Sequence[Result],  # of any models and metrics
 ) -> str:  # markdown; empty without rows
     "Show the first metric as `results_table` does, then a line of means for each other one"
-    means, models = (
-        {(r.metric, r.model): number_text(r.mean) for r in rows if r.level == ALL},
-        dict.fromkeys(r.model for r in rows),
-    )
-    metrics = list(dict.fromkeys(r.metric for r in rows))
-    lines = [
-        [metric, *(means.get((metric, model), "–") for model in models)] for metric in metrics[1:]
-    ]
-    others = (
-        [Table(("means", *(shorten(model, 40) for model in models)), lines).markdown()]
-        if lines
-        else []
-    )
-    return "\n\n".join([*(results_table(rows, metric) for metric in metrics[:1]), *others])
+    first, *others = dict.fromkeys(r.metric for r in rows) or ("",)
+    if not first:
+        return ""
+    means = {(r.metric, r.model): number_text(r.mean) for r in rows if r.level == ALL}
+    models = list(dict.fromkeys(r.model for r in rows))
+    lines = [[metric, *(means.get((metric, model), "–") for model in models)] for metric in others]
+    tables = [results_table(rows, first)]
+    if lines:
+        heads = ("means", *(shorten(model, 40) for model in models))
+        tables.append(Table(heads, lines).markdown())
+    return "\n\n".join(tables)
 
 # %% ../../nbs/evaluation/01_measured.ipynb #paired_table
 def differences_table(
