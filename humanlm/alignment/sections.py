@@ -10,7 +10,6 @@ __all__ = ['NAMES', 'SOURCES_SAY', 'JUDGES_SAY', 'SAME_JUDGE', 'UNREAD', 'UNMEAS
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -250,7 +249,6 @@ def _sections() -> dict[str, Section]:
     frame = standard_sections(NAMES)
     about = "Correlation of the score of a reply with the score of each state."
     rows = "Held-out rows, evenly from best to worst. Click a score for its reason."
-    samples = partial(report.samples_section, order=LEVELS)
 
     def first(run):
         said = [*readable_text(run), *scored_said(run), *statement(run.config)]
@@ -263,7 +261,6 @@ def _sections() -> dict[str, Section]:
         "importance": ("Which states matter", about, _importance_section),
         "examples": ("What the models write", rows, _examples_section),
         "training": (*frame["training"][:2], _training),
-        "samples": (*frame["samples"][:2], samples),
         "run": frame["run"],
     }
 

@@ -56,20 +56,14 @@ def chat_messages(
     messages = [{"role": "user", "content": said}] if isinstance(said, str) else said
     try:
         chat = [{"role": chat_role(str(m["role"])), "content": m["content"]} for m in messages]
-    except (TypeError, KeyError) as e:
-        raise DataError(
-            f"{where}: expected messages with role and content, got {shorten(repr(said))}."
-        ) from e
+    except (TypeError, KeyError):
+        chat = []
     roles = "system", "user", "assistant"
-    if not all(m["role"] in roles and isinstance(m["content"], str) for m in chat):
+    fits = all(m["role"] in roles and isinstance(m["content"], str) for m in chat)
+    if not (chat and fits and chat[-1]["role"] == "user" and chat[-1]["content"].strip()):
         raise DataError(
-            f"{where}: expected messages with role (system, user, assistant) and "
-            f"content, got {shorten(repr(said))}."
-        )
-    if not chat or chat[-1]["role"] != "user" or not chat[-1]["content"].strip():
-        raise DataError(
-            f"{where}: the last message must say something and be the user's. Cut the "
-            "conversation there."
+            f"{where}: expected messages with role (system, user, assistant) and content, the "
+            f"last one the user's, got {shorten(repr(said))}."
         )
     return tuple(chat)
 

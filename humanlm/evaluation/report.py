@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['TEXTS_SAY', 'PALE', 'UNSAID', 'Section', 'CSS', 'TOY', 'RunFolder', 'load_log', 'paired_html', 'first_screen',
-           'missing', 'results_section', 'training_section', 'samples_section', 'model_said', 'standard_sections',
-           'report_html', 'write_report']
+           'missing', 'results_section', 'training_section', 'model_said', 'standard_sections', 'report_html',
+           'write_report']
 
 # %% ../../nbs/evaluation/03_report.ipynb #import-json-import-math
 import json
@@ -20,8 +20,7 @@ from ..core.basics import DataError, HumanLMError, atomic_write, grown_rows, sho
 from ..core.config import read_yaml
 from ..core.html import Html, Table, figure_html, fold, markdown_html, no_pictures, page, tag
 from ..core.stats import number_text, range_text
-from ..core.trajectory import Trajectory, load_trajectories
-from ..data.viz import group_html, score_style, spread
+from ..data.viz import score_style
 from humanlm.evaluation.figures import (
     PANELS,
     Names,
@@ -55,9 +54,6 @@ class RunFolder:
         self.record: dict[str, Any] = self.piece("run.json", _json, {})
         self.log: list[dict] = self.piece("metrics.jsonl", load_log, [])
         self.results: Results = self.piece("results.json", load_results, Results([]))
-        self.samples: dict[str, list[Trajectory]] = self.piece(
-            "trajectories", _samples, {}
-        )  # by method, of a few steps
         card = self.folder / "data.md"  # of the data; not every recipe writes one
         self.card = card.read_text("utf-8") if card.exists() else ""
 
@@ -81,19 +77,6 @@ class RunFolder:
         return self.pieces[name]
 
 # %% ../../nbs/evaluation/03_report.ipynb #_samples
-def _samples(path: Path) -> dict[str, list[Trajectory]]:
-    "Read at most two dozen files of training samples of each method, from the first to the last"
-    return {
-        method.name: [
-            t
-            for file in spread(sorted(method.glob("*.parquet")), 24)
-            for t in load_trajectories(file)
-        ]
-        for method in sorted(path.iterdir())
-        if method.is_dir()
-    }
-
-
 def _json(path: Path) -> dict[str, Any]:
     return json.loads(path.read_bytes())
 
@@ -300,33 +283,6 @@ def training_section(
     draw = partial(training_curves, run.log, panels, names)
     return figure_html(draw, ", ".join(said).capitalize(), PALE)
 
-
-def samples_section(run: RunFolder, order: Sequence[str] = ()) -> Html:
-    "Show training samples of each part, in order, from an early, a middle and a late step"
-    found = {method: samples for method, samples in run.samples.items() if samples}
-    if not found:
-        return missing("No training samples: no method of this run was trained by reinforcement.")
-    place = {part: i for i, part in enumerate(order)}
-    ordered = {
-        method: sorted(samples, key=lambda t: place.get(t.level, -1))
-        for method, samples in found.items()
-    }
-    return Html().join(fold(method, _groups_html(t)) for method, t in ordered.items())
-
-
-def _groups_html(samples: Sequence[Trajectory]) -> Html:
-    "Show one group of an early, a middle and a late step of each level"
-    steps: dict[str, dict[int, list[Trajectory]]] = {}
-    for t in samples:
-        group = steps.setdefault(t.level, {}).setdefault(t.step, [])
-        if not group or group[0].group == t.group:
-            group.append(t)
-    return Html().join(
-        fold(f"{level} · step {step}", group_html(found[step]))
-        for level, found in steps.items()
-        for step in spread(sorted(found), 3)
-    )
-
 # %% ../../nbs/evaluation/03_report.ipynb #run_section
 UNSAID = ("name", "schema_version")  # of the record: the first is the title of the page
 
@@ -404,13 +360,8 @@ def standard_sections(
         ),
         "training": (
             "Training",
-            "What was logged while training.",
+            "What was logged while training. Its samples: humanlm view RUN.",
             partial(training_section, names=names),
-        ),
-        "samples": (
-            "Training samples",
-            f"One group per {names.part} at an early, a middle and a late step, best sample first.",
-            samples_section,
         ),
         "run": ("This run", "What it takes to run it again.", _run_section),
     }

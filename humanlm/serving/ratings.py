@@ -206,8 +206,8 @@ def report_text(report: _StudyReport) -> str:  # Markdown
             for name, a in report.judge.items()
         ],
     )
-    return f"""{report.participants} participants; {report.answered} of the {report.asked} items that
-they were shown are rated. Intervals hold 95 %; below stands what each of them resamples.
+    return f"""{report.participants} participants; {report.answered} of the {report.asked} items
+that they were shown are rated. Intervals hold 95 %; below stands what each of them resamples.
 Similarity and human run from 1 to 10; top is the share of items in which a model's reply was
 rated most similar.
 
