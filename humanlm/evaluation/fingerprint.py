@@ -13,7 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from scipy.spatial.distance import jensenshannon
+from scipy.special import rel_entr
 
 from ..core.stats import Bootstrap, Interval
 from .dialogues import THANKS, Conversation, clusters_of
@@ -197,9 +197,11 @@ def _apart(
 ) -> np.ndarray:  # [..., 2]: distance, and the difference b - a of means
     "Compare bins and sums [..., bins + 1]"
     with np.errstate(invalid="ignore", divide="ignore"):
+        p, q = (x[..., :-1] / x[..., :-1].sum(-1, keepdims=True) for x in (a, b))
         means = [x[..., -1] / x[..., :-1].sum(-1) for x in (a, b)]
-        distance = jensenshannon(a[..., :-1], b[..., :-1], base=2, axis=-1)
-    return np.stack([distance, means[1] - means[0]], -1)
+    middle = (p + q) / 2
+    bits = (rel_entr(p, middle) + rel_entr(q, middle)).sum(-1) / 2 / np.log(2)
+    return np.stack([np.sqrt(np.clip(bits, 0, 1)), means[1] - means[0]], -1)
 
 # %% ../../nbs/evaluation/10_fingerprint.ipynb #Difference
 class FeatureGap(NamedTuple):
@@ -245,7 +247,7 @@ def feature_gaps(
         apart = _apart(sides_of_halves @ half, (1 - sides_of_halves) @ half)[:, 0]
         n = int(sum((~np.isnan(x)).sum() for x in sides))
         gap, distance = (Interval.of_draws(here[k], drawn[:, k], n, clusters) for k in (1, 0))
-        means = (float(np.nanmean(x)) for x in sides)
+        mean, other_mean = (float(np.nanmean(x)) for x in sides)
         top = np.nan if np.isnan(apart).all() else float(np.nanquantile(apart, 0.95))
-        gaps.append(FeatureGap(name, *means, gap, distance, top, n))
+        gaps.append(FeatureGap(name, mean, other_mean, gap, distance, top, n))
     return gaps

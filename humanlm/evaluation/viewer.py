@@ -47,7 +47,7 @@ class _Shown(NamedTuple):
     def read(cls, query: Mapping[str, str]) -> "_Shown":
         "Read an address; what does not belong there is left out"
         names = [name for name in cls._fields[:-1] if name in query]
-        return cls(**{name: query[name][:_LONGEST].strip() for name in names})
+        return cls()._replace(**{name: query[name][:_LONGEST].strip() for name in names})
 
     def link(self, **changes: str) -> str:
         "Return the address of this page with some changes; empty in a notebook"
