@@ -144,7 +144,6 @@ def alignment_method(
             rollouts.compose,
             seed=seed,
             concurrency=config.judge.concurrency,
-            max_failed_share=config.judge.max_failed_share,
         )
         prepare = partial(together, chain.prepare) if chain else list
     whole = chain is not None and rollouts.parts > 1  # prefixes depend on all rows of a step

@@ -25,7 +25,6 @@ from importlib import import_module, metadata, resources
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 if TYPE_CHECKING:
@@ -139,27 +138,10 @@ def install_line(
     root = Path(str(resources.files("humanlm"))).parent
     if (root / "nbs" / "index.ipynb").is_file():
         return f"pip install -e {shlex.quote(f'{root}[{extra}]')}"
-    return _install_line(extra, json.loads(_direct_url() or "{}"))
-
-
-def _direct_url() -> str | None:  # JSON, as pip and uv write it beside a package (PEP 610)
-    texts = (d.read_text("direct_url.json") for d in metadata.distributions(name="humanlm"))
-    return next(filter(None, texts), None)
-
-
-def _install_line(extra: str, origin: dict[str, Any]) -> str:  # without a URL: from the index
-    url: str = origin.get("url", "")
-    vcs = origin.get("vcs_info")
-    if "dir_info" in origin:
-        from urllib.request import url2pathname  # brings an HTTP client along
-
-        editable = "-e " * origin["dir_info"].get("editable", False)
-        folder = url2pathname(urlsplit(url).path)
-        return f"pip install {editable}{shlex.quote(f'{folder}[{extra}]')}"
-    if vcs:
+    origin = json.loads(metadata.distribution("humanlm").read_text("direct_url.json") or "{}")
+    url: str = origin.get("url", "")  # as pip and uv write it beside a package (PEP 610)
+    if vcs := origin.get("vcs_info"):
         url = f"{vcs['vcs']}+{url}@{vcs['commit_id']}"
-    if origin.get("subdirectory"):
-        url += f"#subdirectory={origin['subdirectory']}"
     return f"pip install {shlex.quote(f'humanlm[{extra}]' + f' @ {url}' * bool(url))}"
 
 
@@ -168,9 +150,9 @@ def optional(name: str) -> Any:  # the module
     try:
         return import_module(name)
     except ModuleNotFoundError as e:
-        if not (said := missing_package(e)):
+        if not (advice := missing_package(e)):
             raise
-        raise ConfigError(f"{said}.") from e
+        raise ConfigError(f"{advice}.") from e
 
 # %% ../../nbs/core/01_basics.ipynb #atomic_path
 @contextmanager
@@ -275,24 +257,12 @@ def to_json(
     try:
         text = json.dumps(plain, ensure_ascii=False, **options)
     except ValueError:
-        plain = _without_nan(plain)
+        plain = json.loads(json.dumps(plain), parse_constant=lambda name: None)
         text = json.dumps(plain, ensure_ascii=False, **options)
     return json.dumps(plain, **options) if _SURROGATE.search(text) else text
 
 # %% ../../nbs/core/01_basics.ipynb #_SURROGATE
 _SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if value - value == 0 else None
-    if isinstance(value, dict):
-        return {key: _without_nan(item) for key, item in cast(dict[str, Any], value).items()}
-    return (
-        [_without_nan(item) for item in cast(list[Any], value)]
-        if isinstance(value, list)
-        else value
-    )
 
 # %% ../../nbs/core/01_basics.ipynb #fingerprint
 def fingerprint(

@@ -205,16 +205,9 @@ def _reader() -> Any:
         .enable("table")
         .disable(["image", "link", "autolink", "reference"])
     )
-    md.add_render_rule("table_open", _constant('<div class="scroll"><table>\n'))
-    md.add_render_rule("table_close", _constant("</table></div>\n"))
+    md.add_render_rule("table_open", lambda *_: '<div class="scroll"><table>\n')
+    md.add_render_rule("table_close", lambda *_: "</table></div>\n")
     return md
-
-
-def _constant(html: str) -> Callable[..., str]:
-    def render(*_: object) -> str:
-        return html
-
-    return render
 
 
 def markdown_html(text: str) -> Html:

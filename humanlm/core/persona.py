@@ -6,6 +6,7 @@
 __all__ = ['GONE', 'PERSONA_BLOCKS', 'format_persona', 'drop_persona']
 
 # %% ../../nbs/core/52_persona.ipynb #import-json-import-re
+# pyright: basic
 import json
 import re
 from collections.abc import Mapping

@@ -7,6 +7,7 @@ __all__ = ['SPLITS', 'SPLIT_COLOURS', 'Message', 'Thread', 'Persona', 'persona_t
            'save_examples', 'sample_examples', 'bubble']
 
 # %% ../../nbs/00_data.ipynb #exported-imports
+# pyright: basic
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, is_dataclass

@@ -16,7 +16,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cache
@@ -37,8 +37,6 @@ from humanlm.core.basics import (
     to_json,
 )
 from .config import HARMLESS, Settings, hidden, read_yaml
-from .grammar import dotted
-from .html import Table
 
 try:
     import fcntl
@@ -82,7 +80,8 @@ def open_run(
     folder = Path(out) / name
     state = run_state(folder)
     if fresh and state != "missing":
-        folder.rename(_unused(folder))
+        places = (folder.with_name(f"{folder.name}.old-{n}") for n in itertools.count(1))
+        folder.rename(next(place for place in places if not place.exists()))
     elif resume is None and state != "missing":
         so_far = "has finished" if state == "finished" else "has not finished"
         raise ConfigError(f"The run {folder} exists and {so_far}. {WAYS_ON}.")
@@ -108,11 +107,6 @@ def _made(folder: Path) -> Path:
         ) from e
     return folder
 
-
-def _unused(folder: Path) -> Path:
-    places = (folder.with_name(f"{folder.name}.old-{n}") for n in itertools.count(1))
-    return next(place for place in places if not place.exists())
-
 # %% ../../nbs/core/06_runs.ipynb #require_same
 def _leaves(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     "Lay nested values side by side, by dotted names"
@@ -129,6 +123,7 @@ def _leaves(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 def _differences(
     before: Mapping[str, Any],  # plain data
     now: Mapping[str, Any],
+    harmless: Collection[str] = (),  # dotted names that may differ
 ) -> list[str]:
     "List the values that are no longer the same"
     old, new = _leaves(before), _leaves(cast(dict[str, Any], to_dict(dict(now))))
@@ -136,7 +131,7 @@ def _differences(
         f"{name}: {shorten(old.get(name)) or 'empty'} in the run, "
         f"{shorten(new.get(name)) or 'empty'} now"
         for name in dict.fromkeys([*old, *new])
-        if new.get(name) != old.get(name)
+        if new.get(name) != old.get(name) and name not in harmless
     ]
 
 
@@ -148,11 +143,8 @@ def require_same(
     "Raise `ConfigError` if the settings of a run differ from those it was started with"
     saved = Path(folder) / "config.yaml"
     if saved.exists():
-        before, now = (
-            {k: v for k, v in dotted(d).items() if k not in HARMLESS}
-            for d in (hidden(read_yaml(saved)), settings.to_dict())
-        )
-        _refuse(folder, "was started with other settings", _differences(before, now), option)
+        changed = _differences(hidden(read_yaml(saved)), settings.to_dict(), HARMLESS)
+        _refuse(folder, "was started with other settings", changed, option)
 
 
 def _refuse(folder: str | Path, why: str, changed: list[str], option: str) -> None:
@@ -336,12 +328,6 @@ class Stages:
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
-    def _repr_markdown_(self) -> str:
-        rows = {**self.seconds, "all": sum(self.seconds.values())}
-        return Table(
-            ("stage", "seconds"), [(name, f"{seconds:.1f}") for name, seconds in rows.items()]
-        ).markdown()
-
 # %% ../../nbs/core/06_runs.ipynb #watched
 def time_left(
     begun: float,  # of `time.monotonic`
@@ -353,30 +339,19 @@ def time_left(
     return f"about {seconds / 60:.0f} min left" if seconds > 90 else f"about {seconds:.0f} s left"
 
 
-_QUIET = 30  # seconds without a line
-
-
 def watched(
     total: int,  # things to do
     step: int,  # how many at once
     title: str,
 ) -> Generator[int]:  # 0, step, 2 step, ...
     "Count through things and show how far it is, and how long the rest takes"
-    begun = shown = time.monotonic()
-    bar = None
-    if sys.stderr.isatty():
-        from tqdm.auto import tqdm
+    from tqdm.auto import tqdm
 
-        bar = tqdm(total=total, desc=title, leave=False)
-    for at in range(0, total, step):
-        if at and bar is None and time.monotonic() - shown > _QUIET:
-            shown = time.monotonic()
-            print(f"{title}: {at} of {total}, {time_left(begun, at, total)}", flush=True)
-        yield at
-        if bar is not None:
+    pause = 0.1 if sys.stderr.isatty() else 30  # seconds without a word
+    with tqdm(total=total, desc=title, leave=False, mininterval=pause, delay=pause) as bar:
+        for at in range(0, total, step):
+            yield at
             bar.update(min(step, total - at))
-    if bar is not None:
-        bar.close()
 
 # %% ../../nbs/core/06_runs.ipynb #PACKAGES
 PACKAGES = (
@@ -410,20 +385,21 @@ def versions() -> dict[str, str]:
 # %% ../../nbs/core/06_runs.ipynb #git_commit
 def git_commit() -> str | None:
     "Give the commit this package runs from, with a + if files were changed"
-    home = Path(humanlm.__file__).resolve().parent
-    try:
-        top, commit = _git(home, "rev-parse", "--show-toplevel", "HEAD").splitlines()
-        changed = _git(home, "status", "--porcelain", "--untracked-files=no").strip()
-    except (OSError, ValueError, subprocess.SubprocessError):
+    root = Path(humanlm.__file__).resolve().parents[1]
+    if not (root / ".git").exists():
         return None
-    return commit + "+" * bool(changed) if Path(top) == home.parent else None
-
-
-def _git(folder: Path, *words: str) -> str:
-    done = subprocess.run(
-        ["git", "-C", str(folder), *words], capture_output=True, text=True, check=True, timeout=10
-    )
-    return done.stdout
+    describe = ("describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+")
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), *describe],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
 
 # %% ../../nbs/core/06_runs.ipynb #run_record
 def _gpu() -> str | None:

@@ -7,6 +7,7 @@ __all__ = ['SCHEMA_VERSION', 'GROUP_ROWS', 'Completion', 'Turn', 'Score', 'Traje
            'save_trajectories', 'open_trajectories', 'read_rows', 'load_trajectories']
 
 # %% ../../nbs/core/51_trajectory.ipynb #import-json-math-from
+# pyright: basic
 import json
 import math
 from collections.abc import Sequence
@@ -186,12 +187,7 @@ def save_trajectories(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        table = pa.Table.from_pylist([_columns(t) for t in trajectories], schema=_schema())
-    except (pa.ArrowException, TypeError) as e:
-        raise DataError(
-            f"{path} not written: {shorten(str(e), 160)}. Give every field its declared type."
-        ) from e
+    table = pa.Table.from_pylist([_columns(t) for t in trajectories], schema=_schema())
     with atomic_path(path) as tmp:
         pq.write_table(table, tmp, compression="zstd", row_group_size=GROUP_ROWS)
     return Path(path)

@@ -20,31 +20,16 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qsl
 
-from .basics import ConfigError, HumanLMError, install_line, shorten
+from .basics import ConfigError, HumanLMError, optional, shorten
 from .config import HIDDEN
 from .html import POLICY
 
 # %% ../../nbs/core/07_web.ipynb #web_libraries
 def web_libraries() -> SimpleNamespace:
-    "Import what serves, or say what to install"
-    try:
-        import uvicorn
-        from starlette.applications import Starlette
-        from starlette.exceptions import HTTPException
-        from starlette.requests import ClientDisconnect
-        from starlette.responses import Response, StreamingResponse
-        from starlette.routing import Route
-    except ImportError as e:
-        raise ConfigError(f"Serving needs {e.name}. Next: {install_line('serve')}") from e
-    return SimpleNamespace(
-        uvicorn=uvicorn,
-        Starlette=Starlette,
-        HTTPException=HTTPException,
-        Response=Response,
-        ClientDisconnect=ClientDisconnect,
-        StreamingResponse=StreamingResponse,
-        Route=Route,
-    )
+    "Import what serves; `ConfigError` says what to install"
+    parts = ("applications", "exceptions", "requests", "responses", "routing")
+    modules = {part: optional(f"starlette.{part}") for part in parts}
+    return SimpleNamespace(uvicorn=optional("uvicorn"), **modules)
 
 # %% ../../nbs/core/07_web.ipynb #listen
 def listen(
@@ -107,7 +92,7 @@ def answer(
 ) -> Any:  # starlette's response
     "Answer with a text; a browser neither guesses its kind nor runs anything in it"
     body = content.encode("utf-8", "replace")
-    return web_libraries().Response(
+    return web_libraries().responses.Response(
         body, status, SAFE | headers, f"{kind}; charset=utf-8" if kind.startswith("text/") else kind
     )
 
@@ -164,7 +149,7 @@ async def _sent(request: Any, most: int, wanted: str, what: str) -> bytes:
                     )
     except TimeoutError as e:
         raise WebError(f"The request did not end within {_PATIENCE} s.", 408, "too_slow") from e
-    except web_libraries().ClientDisconnect as e:
+    except web_libraries().requests.ClientDisconnect as e:
         raise WebError("The client has left.", 499, "client_left") from e
     return bytes(read)
 
@@ -247,16 +232,16 @@ def web_app(
         return refuse(e)
 
     handlers: dict[Any, Any] = dict.fromkeys((WebError, *errors), refused) | {
-        web.HTTPException: unknown,
+        web.exceptions.HTTPException: unknown,
         Exception: failed,
     }
     listed = [
-        web.Route(path, function, methods=[method])
+        web.routing.Route(path, function, methods=[method])
         for (method, path), function in (
             (name.split(), function) for name, function in routes.items()
         )
     ]
-    app = web.Starlette(routes=listed, exception_handlers=handlers)
+    app = web.applications.Starlette(routes=listed, exception_handlers=handlers)
     return _only(app, hosts, refuse)
 
 

@@ -203,7 +203,7 @@ class HFClient(Client):
         "Render a request whose answer has been begun, marks in it as tokens, as a server does"
         begun = THOUGHT_TAG.match(text)
         ids = render(self.tokenizer, messages, SPEAKER, None if begun else self.thinking)
-        if begun and left_open(self.tokenizer.decode(ids[-8:])):
+        if begun and left_open(str(self.tokenizer.decode(ids[-8:]))):
             text = text[begun.end() :]
         return ids + render_target(self.tokenizer, [{"type": "markup", "text": text}], end=False)
 

@@ -23,24 +23,35 @@ from ..worlds.mini import SyntheticWorld
 from ..worlds.oracle import score_reply, score_reply_states, score_state
 
 # %% ../../nbs/rewards/07_judges.ipynb #OracleJudge
-class OracleJudge:
-    "Exact scores in the synthetic world, by its own reading of states and replies"
+class _SingleJudge:
+    "Scores every candidate by itself"
 
-    name = "oracle (synthetic)"
-    protocol = "single"  # every candidate by itself
+    protocol = "single"
 
-    def __init__(
-        self,
-        world: SyntheticWorld | None = None,  # to charge replies for states left unsaid
-    ):
+    def __init__(self):
         self.ledger = Ledger()
-        self.states = {r.text: r.states for r in world.replies.values()} if world else {}
 
     async def __call__(self, request: JudgeRequest) -> list[Score]:
         return [self.score(id, text, request) for id, text in request.candidates.items()]
 
     def score(self, id: str, text: str, request: JudgeRequest) -> Score:
         "Score one candidate"
+        raise NotImplementedError
+
+
+class OracleJudge(_SingleJudge):
+    "Exact scores in the synthetic world, by its own reading of states and replies"
+
+    name = "oracle (synthetic)"
+
+    def __init__(
+        self,
+        world: SyntheticWorld | None = None,  # to charge replies for states left unsaid
+    ):
+        super().__init__()
+        self.states = {r.text: r.states for r in world.replies.values()} if world else {}
+
+    def score(self, id: str, text: str, request: JudgeRequest) -> Score:
         if request.level == "response":
             states = self.states.get(request.truth)
             s = score_reply(request.truth, text, states=states.describe() if states else None)
@@ -53,21 +64,13 @@ class OracleJudge:
         return Score(id, s.value, "scored", s.reason, s.key_points, s.matches, s.penalty, self.name)
 
 # %% ../../nbs/rewards/07_judges.ipynb #RuleJudge
-class RuleJudge:
+class RuleJudge(_SingleJudge):
     "Scores any text by small word lists and surface measures; a toy on free text"
 
     name = "rule"
-    protocol = "single"  # every candidate by itself
     reads = tuple(TERMS)  # levels that it can read from a whole reply
 
-    def __init__(self):
-        self.ledger = Ledger()
-
-    async def __call__(self, request: JudgeRequest) -> list[Score]:
-        return [self.score(id, text, request) for id, text in request.candidates.items()]
-
     def score(self, id: str, text: str, request: JudgeRequest) -> Score:
-        "Score one candidate"
         m = rule_match(request.level, request.truth, text, request.context_text, request.item)
         if m is None:
             return unsaid(id)

@@ -13,7 +13,6 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 from ..clients.protocol import ChatRequest, chat
 from ..core.basics import fingerprint
@@ -85,35 +84,33 @@ def _object(properties):
     }
 
 # %% ../../nbs/rewards/04_rubric.ipynb #answer_schema
-@lru_cache(maxsize=2)
-def _answer_schema(
-    aspects: bool = False,  # for several levels at once
-) -> dict:
-    "Give the JSON schema of an answer"
-    verdict = {
-        "id": {"type": "string"},
-        "reason": {"type": "string"},
-        "matches": _NUMBERS,
-        "penalty": {"type": "number"},
-        "score": {"type": "number"},
-    }
-    one = {"key_points": _TEXTS, "verdicts": {"type": "array", "items": _object(verdict)}}
-    if not aspects:
-        return _object(one)
-    return _object(
-        {"aspects": {"type": "array", "items": _object({"level": {"type": "string"}, **one})}}
-    )
+_ONE = {
+    "key_points": _TEXTS,
+    "verdicts": {
+        "type": "array",
+        "items": _object(
+            {
+                "id": {"type": "string"},
+                "reason": {"type": "string"},
+                "matches": _NUMBERS,
+                "penalty": {"type": "number"},
+                "score": {"type": "number"},
+            }
+        ),
+    },
+}
+_ASPECT = _object({"level": {"type": "string"}, **_ONE})
+_SCHEMAS = {
+    False: _object(_ONE),
+    True: _object({"aspects": {"type": "array", "items": _ASPECT}}),
+}  # by whether there are several levels at once
 
 # %% ../../nbs/rewards/04_rubric.ipynb #answer_form
-def _answer_form(
-    schema: dict,  # as `_answer_schema` makes it
-) -> Any:
-    "Give an example of what a schema asks for, to be shown to a model"
-    if schema["type"] == "object":
-        return {name: _answer_form(inner) for name, inner in schema["properties"].items()}
-    if schema["type"] == "array":
-        return [_answer_form(schema["items"])]
-    return {"string": "...", "number": 0.0}[schema["type"]]
+_FORM = (
+    '{"key_points": ["..."], "verdicts": [{"id": "...", "reason": "...", "matches": [0.0], '
+    '"penalty": 0.0, "score": 0.0}]}'
+)
+_FORMS = {False: _FORM, True: f'{{"aspects": [{{"level": "...", {_FORM[1:]}]}}'}
 
 # %% ../../nbs/rewards/04_rubric.ipynb #instructions
 @lru_cache(maxsize=256)
@@ -123,7 +120,7 @@ def instructions(
     levels: Sequence[str] = (),  # several levels at once; empty: only `level`
 ) -> str:
     "Put the instructions for a model together"
-    form = ANSWER_RULES % json.dumps(_answer_form(_answer_schema(bool(levels))))
+    form = ANSWER_RULES % _FORMS[bool(levels)]
     reply = "response" in (levels or (level,))
     parts = (JUDGE_RULES, ASPECT_RULES * bool(levels), REPLY_RULES * reply, own, form)
     return "\n\n".join(part for part in parts if part)
@@ -191,7 +188,7 @@ def judge_chat(
         "truth": request.truth,
         "candidates": {label: request.candidates[ids[label]] for label in order},
     }
-    schema = _answer_schema(bool(request.levels))
+    schema = _SCHEMAS[bool(request.levels)]
     settings = (
         {"schema": schema, "caller": "judge"}
         | settings

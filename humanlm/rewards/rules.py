@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from ..core.basics import HumanLMError
 from ..hierarchy.levels import FIXTURES, read_json
 
 # %% ../../nbs/rewards/01_rules.ipynb #_ENDS
@@ -119,11 +118,7 @@ def _rule_trie(
         node = root
         for word in term.removeprefix("!").split():
             node = node.setdefault(stem(word), {})
-        taken = node.setdefault("", {}).setdefault(level, (key, term[:1] == "!"))[0]
-        if taken != key:
-            raise HumanLMError(
-                f"The {level} list has {term!r} under {taken!r} and {key!r}. Remove one."
-            )
+        node.setdefault("", {}).setdefault(level, (key, term[:1] == "!"))
     return root
 
 

@@ -8,14 +8,13 @@ __all__ = ['split_request', 'LLMJudge', 'judging_tokens', 'score_aspects']
 # %% ../../nbs/rewards/05_verdicts.ipynb #exported-imports
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from functools import partial
-from typing import Annotated, Any
+from dataclasses import dataclass, replace
+from typing import Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, FiniteFloat, ValidationError
+import msgspec
 
 from ..clients.client import ChatClient
-from ..clients.limits import side_by_side
+from ..clients.limits import in_turn
 from ..clients.protocol import CacheError, LLMError
 from ..clients.reader import read_answer
 from ..core.basics import ConfigError, check_name, shorten
@@ -35,28 +34,18 @@ from humanlm.rewards.scoring import (
     judge_fault,
     ruled,
     same_score,
-    scores_by_id,
     unsaid,
 )
 
 # %% ../../nbs/rewards/05_verdicts.ipynb #_no_bool
-def _no_bool(value):
-    if isinstance(value, bool):
-        raise ValueError(f"{value} is no number")
-    return value
-
-
-_Number = Annotated[FiniteFloat, BeforeValidator(_no_bool)]  # true and false would pass for 1 and 0
-
-
-class _Verdict(BaseModel):
+@dataclass(frozen=True)
+class _Verdict:
     "What a model says about one candidate"
 
-    model_config = ConfigDict(coerce_numbers_to_str=True)
-    matches: list[_Number] = []
-    penalty: _Number | None = None
-    score: _Number | None = None
-    reason: Annotated[str, BeforeValidator(lambda said: "" if said is None else str(said))] = ""
+    matches: list[float] | None = None
+    penalty: float | None = None
+    score: float | None = None
+    reason: Any = None
 
     def value(self, points: int) -> float:
         "Compute the score for a number of key points, in [0, 1]; ValueError if it cannot be"
@@ -76,45 +65,29 @@ def _read_verdict(raw, id, points):
     if points == () and not raw.get("matches"):
         return unsaid(id)
     try:
-        verdict = _Verdict.model_validate(raw)
+        verdict = msgspec.convert(raw, _Verdict, strict=False)  # reads "0.5" as a number
         value = verdict.value(len(points))
-    except ValueError as e:
-        detail = e.errors()[0]["msg"] if isinstance(e, ValidationError) else e
-        return ruled(id, "judge failed", f"unusable verdict: {shorten(str(detail), 200)}")
-    penalty = math.nan if verdict.penalty is None or not verdict.matches else verdict.penalty
-    return Score(
-        id,
-        value,
-        "scored",
-        verdict.reason,
-        points,
-        tuple(verdict.matches),
-        penalty,
-    )
+    except (ValueError, msgspec.ValidationError) as e:
+        return ruled(id, "judge failed", f"unusable verdict: {shorten(str(e), 200)}")
+    matches, penalty = tuple(verdict.matches or ()), verdict.penalty
+    if penalty is None or not matches:
+        penalty = math.nan
+    reason = "" if verdict.reason is None else str(verdict.reason)
+    return Score(id, value, "scored", reason, points, matches, penalty)
 
 # %% ../../nbs/rewards/05_verdicts.ipynb #bind
 def _bind(
-    found: Any,  # an object with key points and verdicts, as a model wrote it
+    answer: Any,  # an object with key points and verdicts, as a model wrote it
     ids: dict[str, str],  # label → candidate id
 ) -> list[Score]:  # one per candidate
     "Give every candidate its verdict, looked up by label"
-    found = found if isinstance(found, dict) else {}
-    verdicts, points = found.get("verdicts"), found.get("key_points")
-    if isinstance(verdicts, dict):
-        verdicts = [
-            {"id": id} | v
-            for id, v in verdicts.items()
-            if isinstance(v, dict) and v.get("id", id) == id
-        ]
+    verdicts, points = answer.get("verdicts"), answer.get("key_points")
     by_label = {label: [] for label in ids}
     for verdict in verdicts if isinstance(verdicts, list) else ():
         if isinstance(verdict, dict):
             by_label.get(str(verdict.get("id")), []).append(verdict)
-    points = (
-        None
-        if points is None
-        else tuple(map(str, points if isinstance(points, list) else [points]))
-    )
+    if points is not None:
+        points = tuple(map(str, points if isinstance(points, list) else [points]))
     return [_one_verdict(by_label[label], id, points) for label, id in ids.items()]
 
 # %% ../../nbs/rewards/05_verdicts.ipynb #_one_verdict
@@ -127,50 +100,47 @@ def _one_verdict(raws, id, points):
     return ruled(id, "judge failed", f"{len(scores)} verdicts that differ")
 
 # %% ../../nbs/rewards/05_verdicts.ipynb #_one_object
-def _one_object(answer, key):
+def _object(answer: str | dict[str, Any], key: str) -> dict[str, Any]:
     if isinstance(answer, dict):
         return answer
     return read_answer(answer, {"type": "object", "required": [key]})
 
 
+def _all_failed(ids: dict[str, str], reason: object) -> list[Score]:
+    return [ruled(id, "judge failed", shorten(str(reason), 300)) for id in ids.values()]
+
+
 def _answer_scores(
-    answer: str | dict,  # of a model, as text or already read
+    answer: str | dict[str, Any],  # of a model, as text or already read
     ids: dict[str, str],  # label → candidate id
 ) -> list[Score]:  # one per candidate
     "Read an answer about one level"
     try:
-        return _bind(_one_object(answer, "verdicts"), ids)
+        return _bind(_object(answer, "verdicts"), ids)
     except ValueError as e:
-        return [ruled(id, "judge failed", shorten(str(e), 300)) for id in ids.values()]
+        return _all_failed(ids, e)
 
 # %% ../../nbs/rewards/05_verdicts.ipynb #aspect_scores
 def _aspect_scores(
-    answer: str | dict,  # of a model, as text or already read
+    answer: str | dict[str, Any],  # of a model, as text or already read
     ids: dict[str, str],  # label → candidate id
     levels: Sequence[str],  # that were asked about
 ) -> dict[str, list[Score]]:  # level → one score per candidate
     "Read an answer about several levels"
     try:
-        aspects = _one_object(answer, "aspects")["aspects"]
+        aspects = _object(answer, "aspects")["aspects"]
     except ValueError as e:
-        return {
-            level: [ruled(id, "judge failed", shorten(str(e), 300)) for id in ids.values()]
-            for level in levels
-        }
-    found = {level: [] for level in levels}
+        return {level: _all_failed(ids, e) for level in levels}
+    by_level: dict[str, list[dict[str, Any]]] = {level: [] for level in levels}
     for aspect in aspects if isinstance(aspects, list) else ():
         if isinstance(aspect, dict):
-            found.get(str(aspect.get("level")), []).append(aspect)
-    return {level: _one_aspect(of_one, ids) for level, of_one in found.items()}
-
-# %% ../../nbs/rewards/05_verdicts.ipynb #_one_aspect
-def _one_aspect(found, ids):
-    if len(found) == 1:
-        return _bind(found[0], ids)
-    return [
-        ruled(id, "judge failed", f"the level was answered {len(found)} times")
-        for id in ids.values()
-    ]
+            by_level.get(str(aspect.get("level")), []).append(aspect)
+    return {
+        level: _bind(parts[0], ids)
+        if len(parts) == 1
+        else _all_failed(ids, f"the level was answered {len(parts)} times")
+        for level, parts in by_level.items()
+    }
 
 # %% ../../nbs/rewards/05_verdicts.ipynb #complain
 def _complain(
@@ -210,9 +180,7 @@ class LLMJudge:
 
     async def __call__(self, request: JudgeRequest) -> list[Score]:
         "Judge a group on its level"
-        return (await self.aspects(replace(request, levels=()) if request.levels else request))[
-            request.level
-        ]
+        return (await self.aspects(request))[request.level]
 
     async def aspects(
         self,
@@ -220,7 +188,8 @@ class LLMJudge:
     ) -> dict[str, list[Score]]:
         "Ask all questions of a request; give level → scores"
         asked = replace(request, rubric="\n\n".join(filter(None, (self.rubric, request.rubric))))
-        answers = await _together([self._one(part) for part in split_request(asked, self.protocol)])
+        parts = split_request(asked, self.protocol)
+        answers = await in_turn(self._one, parts, len(parts))
         return {
             level: [score for answer in answers for score in answer[level]]
             for level in request.asked
@@ -231,9 +200,7 @@ class LLMJudge:
         try:
             request, cut = fit_request(request)
             question, ids = judge_chat(request, self.hierarchy, **self.settings)
-            scores, cached = await _answer(
-                self, question, partial(_read, request, dict(zip(ids, ids)))
-            )
+            scores, cached = await self._answer(question, request, dict(zip(ids, ids)))
         except CacheError:
             raise
         except Exception as e:  # of any kind: one question must not cost the others
@@ -241,73 +208,47 @@ class LLMJudge:
                 level: [judge_fault(self, id, e) for id in request.candidates]
                 for level in request.asked
             }
-        known = {"judge": self.name, "cached": cached, "protocol": self._how(question, request)}
+        how = [self.protocol, f"plain {rubric_id(question.messages[0]['content'])}"]
+        if request.levels:
+            how.insert(1, f"{len(request.levels)} levels")
+        if len(request.candidates) > 1:
+            how.append(f"order {request.seed}")
+        asked = {"judge": self.name, "cached": cached, "protocol": ", ".join(how)}
         return {
             level: [
-                replace(s, id=ids[s.id], flags=s.flags + cut[ids[s.id]], **known) for s in of_one
+                replace(s, id=ids[s.id], flags=s.flags + cut[ids[s.id]], **asked) for s in of_one
             ]
             for level, of_one in scores.items()
         }
 
-    def _how(self, question, request):
-        "Say how a question was asked"
-        rules = f"plain {rubric_id(question.messages[0]['content'])}"
-        order = f"order {request.seed}" if len(request.candidates) > 1 else ""
-        return ", ".join(
-            filter(
-                None,
-                (
-                    self.protocol,
-                    f"{len(request.levels)} levels" if request.levels else "",
-                    rules,
-                    order,
-                ),
-            )
-        )
+    async def _answer(self, question, request, labels):
+        "Ask the client; give the scores that can be bound, and whether a cache gave them"
+        bound = {}
 
-# %% ../../nbs/rewards/05_verdicts.ipynb #_together
-async def _together(jobs):
-    "Run coroutines side by side; none outlives the others"
-    if len(jobs) == 1:
-        return [await jobs[0]]
-    async with side_by_side() as group:
-        tasks = [group.create_task(job) for job in jobs]
-    return [task.result() for task in tasks]
+        def read(answer):
+            if request.levels:
+                return _aspect_scores(answer, labels, request.levels)
+            return {request.level: _answer_scores(answer, labels)}
 
-# %% ../../nbs/rewards/05_verdicts.ipynb #_how
-def _read(request, ids, answer):
-    if request.levels:
-        return _aspect_scores(answer, ids, request.levels)
-    return {request.level: _answer_scores(answer, ids)}
+        def check(answer):
+            bound.update(read(answer))
+            _complain(score for scores in bound.values() for score in scores)
 
-
-async def _answer(judge: LLMJudge, question, read):
-    "Ask the client; give the scores that can be bound, and whether a cache gave them"
-    found = {}
-
-    def check(answer):
-        found.update(read(answer))
-        _complain(score for scores in found.values() for score in scores)
-
-    try:
-        reply = await judge.client(question, check=check)
-    except LLMError as e:
-        if not e.raw:
-            raise
-        return _known(judge, read(e.raw), e), False
-    return found or read(reply.text), reply.cached
-
-# %% ../../nbs/rewards/05_verdicts.ipynb #_known
-def _known(judge, scores, error):
-    "Keep what could be bound; where a repair was stopped, the rest failed for that reason"
-    if error.kind == "bad answer":
-        return scores
-    return {
-        level: [
-            judge_fault(judge, s.id, error) if s.status == "judge failed" else s for s in of_one
-        ]
-        for level, of_one in scores.items()
-    }
+        try:
+            reply = await self.client(question, check=check)
+        except LLMError as e:
+            if not e.raw:
+                raise
+            return {
+                level: [
+                    judge_fault(self, s.id, e)
+                    if s.status == "judge failed" and e.kind != "bad answer"
+                    else s
+                    for s in scores
+                ]
+                for level, scores in read(e.raw).items()
+            }, False
+        return bound or read(reply.text), reply.cached
 
 # %% ../../nbs/rewards/05_verdicts.ipynb #judging_tokens
 def judging_tokens(
@@ -333,33 +274,11 @@ async def score_aspects(
         level: RequestParts(replace(request, level=level, levels=(), definition="", item="reply"))
         for level in request.levels
     }
-    if not hasattr(judge, "aspects"):
-        return {
-            level: group.scores(
-                await ask_judge(judge, replace(group.request, candidates=group.open))
-            )
-            for level, group in groups.items()
-        }
-    answers = await _ask_aspects(
-        judge, request, {id: text for group in groups.values() for id, text in group.open.items()}
-    )
+    if hasattr(judge, "aspects"):
+        texts = {id: text for group in groups.values() for id, text in group.open.items()}
+        answers = await ask_judge(judge, replace(request, candidates=texts, item="reply"))
+    else:
+        answers = {}
+        for group in groups.values():
+            answers |= await ask_judge(judge, replace(group.request, candidates=group.open))
     return {level: group.scores(answers[level]) for level, group in groups.items()}
-
-
-async def _ask_aspects(judge, request, candidates):
-    "Ask once about all levels; give level → candidate id → score"
-    try:
-        found = (
-            await judge.aspects(replace(request, candidates=candidates, item="reply"))
-            if candidates
-            else {}
-        )
-        return {
-            level: scores_by_id(judge, candidates, found.get(level, ())) for level in request.levels
-        }
-    except CacheError:
-        raise
-    except Exception as e:  # as in `score_group`
-        return {
-            level: {id: judge_fault(judge, id, e) for id in candidates} for level in request.levels
-        }

@@ -200,11 +200,8 @@ def report_text(report: _StudyReport) -> str:  # Markdown
         [[name, i.n, _interval(i)] for name, i in report.agreement.items()],
     )
     judged = Table(
-        ("people's mean", "replies", "rank correlation", "weighted kappa", "mean gap"),
-        [
-            [name, a.n, *map(_interval, (a.spearman, a.kappa, a.gap))]
-            for name, a in report.judge.items()
-        ],
+        ("people's mean", "replies", "rank correlation", "mean gap"),
+        [[name, a.gap.n, *map(_interval, a)] for name, a in report.judge.items()],
     )
     return f"""{report.participants} participants; {report.answered} of the {report.asked} items
 that they were shown are rated. Intervals hold 95 %; below stands what each of them resamples.
@@ -240,5 +237,5 @@ alone say nothing.
 
 Items are resampled, those of one cluster together.
 
-{judged.markdown() if any(a.n for a in report.judge.values()) else "No reply was judged."}
+{judged.markdown() if any(a.gap.n for a in report.judge.values()) else "No reply was judged."}
 """

@@ -129,7 +129,7 @@ class Hub:
 
 
 def command(run, *args, endpoint="http://127.0.0.1:9", **env):
-    "Run `python -m humanlm.hub` as somebody would"
+    "Run `humanlm` as somebody would"
     somebody = {"HF_ENDPOINT": endpoint, "HF_HUB_OFFLINE": "0", "HF_TOKEN": "hf_secret"}
     env = os.environ | somebody | {"PYTHONPATH": str(ROOT)} | env
     return warm.run("-m", "humanlm", *args, env=env, cwd=run.parent.parent)

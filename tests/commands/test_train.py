@@ -556,7 +556,6 @@ def test_a_judge_that_stays_down_stops_the_run_which_then_goes_on(whole, tmp_pat
             "base_url": server.url,
             "attempts": 2,
             "timeout": 5,
-            "max_failed_share": 0.2,
         }
         config = write(tmp_path, rows(), judge=judge, data={"max_test": 1})
         for name in ("whole", "cut"):
@@ -825,7 +824,7 @@ def test_a_run_goes_on_with_its_own_settings_only(config, whole, capsys):
         r"start anew with --fresh",
         capsys.readouterr().err,
     )
-    assert train(config, "--resume", "--judge.max_failed_share", "0.9") == 0, (
+    assert train(config, "--resume", "--judge.budget", "9") == 0, (
         "what a message advises must be possible"
     )
     assert files(whole) == before
@@ -878,8 +877,7 @@ def test_a_judge_that_cannot_be_reached_stops_the_run(config, copied, capsys, mo
     )
     error = capsys.readouterr().err
     assert re.search(
-        r"The judge 'vllm/nobody' failed on 8 of 8 candidates \(limit 50%\).*resume, or "
-        r"raise judge.max_failed_share",
+        r"The judge 'vllm/nobody' failed on 8 of 8 candidates \(limit 50%\).*and resume",
         error,
         re.S,
     )

@@ -284,14 +284,12 @@ CLONE = {"url": "https://host/humanlm.git", "vcs_info": {"vcs": "git", "commit_i
 @pytest.mark.parametrize(
     "origin, line",
     [
-        ({"url": "file:///a%20b", "dir_info": {"editable": True}}, "-e '/a b[train]'"),
-        ({"url": "file:///home/me/humanlm", "dir_info": {}}, "'/home/me/humanlm[train]'"),
+        (
+            {"url": "file:///home/me/humanlm", "dir_info": {}},
+            "'humanlm[train] @ file:///home/me/humanlm'",
+        ),
         ({"url": WHEEL, "archive_info": {"hash": "sha256=0"}}, f"'humanlm[train] @ {WHEEL}'"),
         (CLONE, "'humanlm[train] @ git+https://host/humanlm.git@abc'"),
-        (
-            CLONE | {"subdirectory": "part"},
-            "'humanlm[train] @ git+https://host/humanlm.git@abc#subdirectory=part'",
-        ),
         (None, "'humanlm[train]'"),
     ],
 )

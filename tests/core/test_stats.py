@@ -6,14 +6,11 @@ import math
 import numpy as np
 import pytest
 import scipy.stats
-import sklearn.metrics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from humanlm.core.basics import DataError
 from humanlm.core.stats import (
     Bootstrap,
-    _bin_scores,
     agreement,
     association,
     crossed_means,
@@ -165,17 +162,7 @@ def test_agreement_equals_the_libraries(pairs):
         assert found.spearman.value == pytest.approx(
             scipy.stats.spearmanr(x, y).statistic, abs=1e-9
         )
-    a, b = _bin_scores(x), _bin_scores(y)
-    if len({*a, *b}) == 1:
-        assert math.isnan(found.kappa.value)
-    else:
-        assert found.kappa.value == pytest.approx(
-            sklearn.metrics.cohen_kappa_score(a, b, weights="quadratic", labels=range(5)), abs=1e-9
-        )
     assert found.gap.value == pytest.approx(np.abs(x - y).mean())
-    assert agreement(y, x, resamples=20).kappa.value == pytest.approx(
-        found.kappa.value, nan_ok=True
-    )
 
 
 # ---- many tests
@@ -192,13 +179,9 @@ def test_signed_ranks_of_many_clusters_are_scipys(n, ties):
 
 def test_missing_scores_and_few_of_them():
     nan = math.nan
-    assert agreement([0.1, nan, 0.9], [0.2, 0.3, nan]).n == 1
+    assert agreement([0.1, nan, 0.9], [0.2, 0.3, nan]).gap.n == 1
     for pair in (([], []), ([nan], [0.5]), ([0.5], [0.5])):
         assert all(math.isnan(e.low) for e in agreement(*pair))
-    with pytest.raises(DataError, match="2 scores against 1"):
-        agreement([0.1, 0.2], [0.1])
-    with pytest.raises(DataError, match="1 clusters"):
-        agreement([0.1, 0.2], [0.1, 0.3], ["a"])
 
 
 def test_a_detectable_difference_is_seen_four_times_in_five():

@@ -16,7 +16,6 @@ from humanlm.judges import main
 from humanlm.rewards.audit import (
     INJECTIONS,
     MEASURES,
-    Audit,
     Probe,
     _injected_texts,
     _probe_texts,
@@ -122,11 +121,11 @@ def test_a_dead_judge_gives_an_audit_all_the_same(error):
     def dead(i, text, w):
         raise error
 
-    found = examined(dead, second=Bad(HABITS["perfect"][0]))
+    found = examined(dead)
     assert found.concerns == ["failed"] and found["failed"].value == 1.0
     assert [f.verdict for f in found.findings if f.measure not in ("failed", "unsaid")] == [
         "no score"
-    ] * 8
+    ] * 6
     assert "–" in found._repr_markdown_()
 
 
@@ -139,9 +138,9 @@ def test_nan_out_of_a_judge_is_a_failure():
 
 
 def test_questions_are_few_known_before_and_different():
-    judge, second = Bad(HABITS["perfect"][0]), Bad(HABITS["perfect"][0])
-    found = run_sync(audit(judge, second=second))
-    assert len(judge.asked) + len(second.asked) == found.questions == 5 * len(PROBES) < 150
+    judge = Bad(HABITS["perfect"][0])
+    found = run_sync(audit(judge))
+    assert len(judge.asked) == found.questions == 4 * len(PROBES) < 150
     assert len({to_json(r) for r in judge.asked}) == len(judge.asked)
     first, again, turned, hostile = (judge.asked[i * len(PROBES)] for i in range(4))
     assert list(first.candidates) == list(again.candidates) == list(turned.candidates)[::-1]
@@ -158,29 +157,11 @@ def test_a_judge_of_single_texts_is_said_to_see_no_order():
     )
 
 
-def test_agreement_with_a_second_judge():
-    perfect, throw = HABITS["perfect"][0], dice(5)
-    same = examined(perfect, second=Bad(perfect, "scripted/other"))
-    assert (same["spearman"].value, same["kappa"].value, same.second) == (
-        pytest.approx(1),
-        pytest.approx(1),
-        "scripted/other",
-    )
-    assert "spearman" not in [f.measure for f in examined(perfect).findings]
-    other = examined(perfect, second=Bad(lambda i, text, w: throw()))
-    assert other.concerns == ["spearman", "kappa"]
-    strict = examined(perfect, second=Bad(lambda i, text, w: w / 4))
-    assert strict.concerns == ["kappa"]
-
-
-def test_same_seed_same_audit_and_json_keeps_it():
+def test_same_seed_same_audit():
     def habit(i, text, w):
         return w + 0.2 * (random.Random(f"{i}{text}").random() - 0.5)
 
     assert examined(habit, seed=3) == examined(habit, seed=3) != examined(habit, seed=4)
-    for found in (examined(habit), examined(habit, probes=PROBES[:1])):
-        back = Audit.from_dict(json.loads(to_json(found.to_dict())))
-        assert to_json(back) == to_json(found) and back.concerns == found.concerns
 
 
 def test_hostile_probes_break_nothing():
@@ -208,25 +189,16 @@ def test_command_prints_a_table_and_keeps_json(tmp_path):
         "audit",
         "--judge.model",
         "scripted/judge",
-        "--judge.second",
-        "rule",
         "--audit.out",
         "deep/found.json",
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
-    assert (
-        "judge    scripted/judge: 112 questions" in done.stdout
-        and "second   rule: 28 questions" in done.stdout
-    )
+    assert "judge    scripted/judge: 112 questions" in done.stdout
     assert all(f"\n{measure} " in done.stdout for measure in MEASURES)
-    kept = Audit.from_dict(json.loads((tmp_path / "deep/found.json").read_text()))
-    assert (kept.judge, kept.second, kept.questions, len(kept.findings)) == (
-        "scripted/judge",
-        "rule",
-        140,
-        len(MEASURES),
-    )
+    kept = json.loads((tmp_path / "deep/found.json").read_text())
+    assert (kept["judge"], kept["questions"]) == ("scripted/judge", 112)
+    assert [f["measure"] for f in kept["findings"]] == [*MEASURES]
     assert [p.name for p in tmp_path.iterdir()] == ["deep"]
 
 
@@ -248,11 +220,6 @@ def test_dry_run_asks_nothing_and_writes_nothing(tmp_path):
     "line, message",
     [
         (["audit"], "reads only the synthetic world"),
-        (
-            ["audit", "--judge.model", "rule", "--judge.second", "oracle"],
-            "judge.second oracle reads only",
-        ),
-        (["audit", "--judge.model", "rule", "--judge.second", "ruel"], "second: no judge 'ruel'"),
         (["audit", "--judge.model", "rule", "--audit.out", "."], "is a folder"),
         (["audit", "--judge.model", "vllm/tiny"], "address"),
     ],
@@ -274,5 +241,4 @@ def test_a_judge_that_cannot_be_reached_ends_with_1(capsys):
         "1",
     ]
     assert main(["audit", *line]) == 1
-    assert "vllm/tiny cannot be asked: connection" in capsys.readouterr().err
-    assert main(["audit", "--judge.model=rule", "--judge.second=vllm/tiny", *line[2:]]) == 1
+    assert "100% of the scores failed" in capsys.readouterr().err

@@ -216,9 +216,8 @@ def test_length_is_measured_against_the_real_reply():
 def test_rows_without_example_or_question_are_named():
     with pytest.raises(DataError, match="No example for row 'e0:stance'"):
         requests_by_row(ROWS, EXAMPLES[1:])
-    for config in (RewardConfig(), RewardConfig(0, 1)):
-        with pytest.raises(DataError, match="No question for row 'e9:stance'"):
-            run(ByText(), [make(tag("1"), "e9:stance")], config=config)
+    with pytest.raises(DataError, match="No question for row 'e9:stance'"):
+        run(ByText(), [make(tag("1"), "e9:stance")])
 
 
 # ---- following a composed thought

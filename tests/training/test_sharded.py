@@ -170,7 +170,6 @@ def test_a_checkpoint_in_slices_is_merged_and_published_as_whole_weights(both, t
     from humanlm.core.commands import main as hub
     from humanlm.evaluation.answering import checkpoints_of
     from humanlm.models.checkpoints import load_model
-    from humanlm.sdpo.win_rates import _same_weights
 
     run, stage = both[1], "prefix-chaining"
     saved, steps = run / "models" / stage, checkpoints_of(run, stage)
@@ -188,7 +187,6 @@ def test_a_checkpoint_in_slices_is_merged_and_published_as_whole_weights(both, t
     assert not all(pushed[0][name].equal(end[name]) for name in end)
     asked = load_model(steps[2], device="cpu").model.state_dict()  # as comparisons load it
     assert all(asked[name].equal(pushed[0][name]) for name in end)
-    assert not _same_weights(steps[2], saved)  # or a sweep would leave it out
 
 
 def test_slices_that_nobody_can_read_are_named_with_what_helps(both, tmp_path):

@@ -358,8 +358,7 @@ def test_a_failing_judge_stops_the_run_and_leaves_whole_files(made, tmp_path):
     )
     with pytest.raises(
         JudgeError,
-        match=r"'halting' failed on 8 of 8 candidates \(limit 50%\).*line is dead.*resume, or "
-        r"raise judge.max_failed_share",
+        match=r"'halting' failed on 8 of 8 candidates \(limit 50%\).*line is dead.*and resume",
     ):
         t.train()
     assert [p.name for p in (tmp_path / "t").iterdir()] == ["step-000000-0.parquet"]
