@@ -174,19 +174,6 @@ class _ArmLog(NamedTuple):
         spent = {"arm": self.arm, "seed": self.seed, "steps": steps}
         return spent | {"tokens": self.tokens or None, "seconds": self.seconds}
 
-    def rewards(self) -> list[tuple[int, dict[str, float]]]:  # tokens before, part → mean reward
-        "Read the rewards of every step that generated something"
-        done, rows = 0, []
-        for line in (line for line in self.lines if line.get("tokens/generated")):
-            rewards = {
-                key.removeprefix("reward/"): value
-                for key, value in line.items()
-                if key.startswith("reward/") and value is not None
-            }
-            rows.append((done, rewards))
-            done += _tokens(line)
-        return rows
-
 
 def _tokens(line):
     return line.get("tokens/generated", 0) + line.get("tokens/others", 0)  # a budget counts both
@@ -214,10 +201,14 @@ def _learning_curves(
     binned: dict[tuple[str, str], dict[int, list[float]]] = {}
     most = max((log.tokens for log in logs), default=0)
     for log in logs:
-        for done, rewards in log.rewards():
-            for part, value in rewards.items():
-                means = binned.setdefault((log.arm, part), {})
-                means.setdefault(min(bins - 1, int(bins * done / most)), []).append(value)
+        done = 0
+        for line in (line for line in log.lines if line.get("tokens/generated")):
+            at = min(bins - 1, int(bins * done / most))
+            done += _tokens(line)
+            for key, value in line.items():
+                if key.startswith("reward/") and value is not None:
+                    means = binned.setdefault((log.arm, key.removeprefix("reward/")), {})
+                    means.setdefault(at, []).append(value)
     return [
         {
             "arm": arm,
