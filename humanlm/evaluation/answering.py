@@ -77,15 +77,15 @@ def read_prompts(
 
 # %% ../../nbs/evaluation/06_answering.ipynb #Contestant
 def run_of(
-    given: str,  # as it was typed
+    label: str,  # as it was typed
     homes: Sequence[str] = ("runs",),  # where runs are looked for by their names
     holds: str = "config.yaml",  # the file by which a run is known
 ) -> tuple[Path, str] | None:  # the run's folder, and the model ("": none is named)
     "Find the run that a name belongs to: RUN, RUN:MODEL or RUN/models/MODEL"
-    path, (before, _, name) = Path(given), given.rpartition(":")
+    path, (before, _, name) = Path(label), label.rpartition(":")
     if path.parent.name == "models":
         before, name = str(path.parent.parent), path.name
-    for run, model in ((given, ""), (before, name)):
+    for run, model in ((label, ""), (before, name)):
         for home in homes if run else ():
             if ((folder := find_run(run, home)) / holds).is_file():
                 return folder, model
@@ -154,18 +154,18 @@ class Contestant(NamedTuple):
 
 
 def find_contestant(
-    given: str,  # as it was typed
+    label: str,  # as it was typed
     runs: str = "runs",  # where runs are kept
 ) -> Contestant:
     "Find what a name stands for; `ConfigError` or `ModelError` says what is there instead"
-    if is_chat_model(given):
-        return Contestant(given, given)
-    if named := run_of(given, (runs,)):
+    if is_chat_model(label):
+        return Contestant(label, label)
+    if named := run_of(label, (runs,)):
         return Contestant.of_run(*named)
-    place = Path(locate(given))
+    place = Path(locate(label))
     inside = place.resolve().parents if place.is_dir() else ()
     run = next((above for above in inside if (above / "config.yaml").is_file()), None)
-    return Contestant(place.name if place.is_dir() else given, str(place), run)
+    return Contestant(place.name if place.is_dir() else label, str(place), run)
 
 # %% ../../nbs/evaluation/06_answering.ipynb #run_model
 def group_of(run: Path, name: str) -> dict:

@@ -62,10 +62,10 @@ THANKS = re.compile(
 
 def _ending(
     last: str,  # the last message of the conversation, with its marks
-    own: bool,  # whether the person said it
+    by_person: bool,  # whether the person said it
 ) -> str:  # a key of `ENDINGS`
     "Tell how a conversation ended"
-    if not own:
+    if not by_person:
         return "silence"
     return "stop" if _STOP.search(last) else "thanks" if THANKS.search(last) else "other"
 
@@ -157,7 +157,7 @@ def _from_turns(rows: Sequence[FileRow], source: str) -> list[Conversation]:
         if not text:
             continue
         if before is None:
-            before = "\n".join(said for who, said in others if who != person)
+            before = "\n".join(words for who, words in others if who != person)
         empty = Conversation(source, id, (), (), person, _name(row.values, TASK))
         d = spoken.get((id, person), empty)
         spoken[id, person] = d._replace(turns=(*d.turns, text), before=(*d.before, before))
@@ -305,11 +305,11 @@ def drawn(dialogues: Sequence[Conversation], limit: int, seed: int = 0) -> list[
         return list(dialogues)
     names = sorted(set(clusters_of(dialogues).tolist()))
     random.Random(seed).shuffle(names)
-    sizes, kept, total = dict.fromkeys(names, 0), set(), 0
+    sizes, chosen, total = dict.fromkeys(names, 0), set(), 0
     for d in dialogues:
         sizes[d.cluster] += len(d.turns)
     for name in names:
-        if total + sizes[name] <= limit or not kept:
-            kept.add(name)
+        if total + sizes[name] <= limit or not chosen:
+            chosen.add(name)
             total += sizes[name]
-    return [d for d in dialogues if d.cluster in kept]
+    return [d for d in dialogues if d.cluster in chosen]

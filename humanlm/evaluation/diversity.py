@@ -103,8 +103,8 @@ def diversity(
         name: [_Spoken(text, d.cluster) for d in dialogues for text in d.turns]
         for name, dialogues in sources.items()
     }
-    n = min(most, *(len(said) // 2 for said in turns.values()))
-    drawn = {name: [_draw(said, n, rng) for _ in range(draws)] for name, said in turns.items()}
+    n = min(most, *(len(texts) // 2 for texts in turns.values()))
+    drawn = {name: [_draw(texts, n, rng) for _ in range(draws)] for name, texts in turns.items()}
     counts = [sum(len(t.words) for t in draw) for some in drawn.values() for draw in some]
     words = min(filter(None, counts), default=0)
     measures: dict[str, dict[str, Interval]] = {}

@@ -314,7 +314,7 @@ def fidelity_command(argv: Sequence[str]) -> int:  # exit code
         turns, n, clusters = _sizes(dialogues)
         print(f"{name:<20} {turns:,} turns, {n:,} dialogues, {clusters:,} resampled", flush=True)
     if not s.dry_run:
-        found = measure(sources)
-        print("", *_findings(found), "", sep="\n")
-        print(f"report: {_write_report(found, s.fidelity.out)}")
+        fidelity = measure(sources)
+        print("", *_findings(fidelity), "", sep="\n")
+        print(f"report: {_write_report(fidelity, s.fidelity.out)}")
     return 0

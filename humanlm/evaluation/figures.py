@@ -48,8 +48,8 @@ class Names(NamedTuple):
             name for name in dict.fromkeys(models) if name.replace(" ", "-") not in self.colours
         ]
         free = [colour for colour in PALETTE if colour not in self.colours.values()] or PALETTE
-        own = free[others.index(model) % len(free) if model in others else 0]
-        return self.colours.get(model.replace(" ", "-"), own)
+        spare = free[others.index(model) % len(free) if model in others else 0]
+        return self.colours.get(model.replace(" ", "-"), spare)
 
     def line(self, reference: str) -> str:
         "Give the kind of line that stands for a reference"
@@ -70,10 +70,10 @@ def label(text: str, n: int = 24) -> str:
 
 def legend(figure: Any, axes: Sequence[Any], place: str = "outside lower center") -> None:
     "Name every line and bar once, references last"
-    found = {name: h for ax in axes for h, name in zip(*ax.get_legend_handles_labels())}
-    names = sorted(found, key=lambda name: "(reference" in name)
+    handles = {name: h for ax in axes for h, name in zip(*ax.get_legend_handles_labels())}
+    names = sorted(handles, key=lambda name: "(reference" in name)
     columns = len(names) if len(names) < 5 else min(4, -(-len(names) // 2))
-    figure.legend([found[name] for name in names], names, loc=place, ncols=max(1, columns))
+    figure.legend([handles[name] for name in names], names, loc=place, ncols=max(1, columns))
 
 # %% ../../nbs/evaluation/02_figures.ipynb #results_bars
 @styled

@@ -50,10 +50,10 @@ def words_of(text: str) -> list[str]:
 
 
 def _has(form: re.Pattern) -> Callable[[str], float]:
-    def found(text: str) -> float:
+    def holds(text: str) -> float:
         return float(form.search(text) is not None)
 
-    return found
+    return holds
 
 
 def _share(of: Callable[[str], Sequence]) -> Callable[[str], float]:
@@ -173,10 +173,10 @@ def _bins_of(
     values: np.ndarray, most: int = 10
 ) -> np.ndarray:  # edges: x belongs to the first that it does not exceed
     "Choose bins with about equally many of all values, which may be nan"
-    known = np.unique(values[~np.isnan(values)])
+    present = np.unique(values[~np.isnan(values)])
     return (
-        known[:-1]
-        if len(known) <= most
+        present[:-1]
+        if len(present) <= most
         else np.unique(np.nanquantile(values, np.arange(1, most) / most))
     )
 
@@ -185,10 +185,10 @@ def _sums(
     values: np.ndarray, edges: np.ndarray, index: np.ndarray, clusters: int
 ) -> np.ndarray:  # [C, bins + 1]
     "Count bins in each cluster, and add up the values"
-    known, cells = ~np.isnan(values), np.searchsorted(edges, values)
+    present, cells = ~np.isnan(values), np.searchsorted(edges, values)
     sums = np.zeros((clusters, len(edges) + 2))
-    np.add.at(sums, (index[known], cells[known]), 1)
-    np.add.at(sums[:, -1], index[known], values[known])
+    np.add.at(sums, (index[present], cells[present]), 1)
+    np.add.at(sums[:, -1], index[present], values[present])
     return sums
 
 

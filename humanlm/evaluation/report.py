@@ -98,14 +98,14 @@ def _results_html(
     names: Names = Names(),
 ) -> Html:
     "Show means with intervals: a line per model, references last"
-    found = {(r.model, r.metric, r.level): r for r in rows if (r.metric, r.level) in columns}
+    means = {(r.model, r.metric, r.level): r for r in rows if (r.metric, r.level) in columns}
     models = sorted(
-        dict.fromkeys(model for model, _, _ in found), key=lambda model: model in names.references
+        dict.fromkeys(model for model, _, _ in means), key=lambda model: model in names.references
     )
-    n = max((r.n for r in found.values()), default=0)
+    n = max((r.n for r in means.values()), default=0)
     heads = [tag("i", name) if name in names.references else shorten(name, 60) for name in models]
     lines = [
-        [tag("th", head), *(_mean_cell(found.get((name, *key)), n) for key in columns)]
+        [tag("th", head), *(_mean_cell(means.get((name, *key)), n) for key in columns)]
         for head, name in zip(heads, models)
     ]
     return Table(("model", *columns.values()), lines, "l").html("scores")
@@ -159,11 +159,11 @@ def _aside(metric: str) -> bool:
 
 def first_screen(
     run: RunFolder,
-    said: Sequence[str] = (),  # what the numbers rest on, in sentences
+    sentences: Sequence[str] = (),  # what the numbers rest on, in sentences
     names: Names = Names(),
 ) -> Html:
     "Show what the run was, its headline numbers, and what is missing"
-    lines, state = list(said), run.record.get("state")
+    lines, state = list(sentences), run.record.get("state")
     if state not in (None, "finished"):
         lines.append(f"This run is not finished (state: {state}).")
     trained = (r for r in run.results.rows if r.level == ALL and r.model not in names.references)
@@ -222,14 +222,14 @@ def results_section(run: RunFolder, names: Names = Names()) -> Html:
     return Html().join([*shown, _texts_html(rows, names), _bits_html(run.results)])
 
 
-def _bits_html(found: Results) -> Html:  # empty if none were measured
+def _bits_html(results: Results) -> Html:  # empty if none were measured
     "Show bits of the real texts, and what is missing"
-    shown = bits_tables(found.rows)
+    shown = bits_tables(results.rows)
     if not shown:
         return Html()
-    said = Html().join(tag("p", line) for line in unmeasured(found))
+    reasons = Html().join(tag("p", line) for line in unmeasured(results))
     head = tag("h3", "Bits of the real reply")
-    return head + markdown_html(shown) + said
+    return head + markdown_html(shown) + reasons
 
 
 def _texts_html(
@@ -273,9 +273,9 @@ def training_section(
     "Show the curves of training"
     if not run.log:
         return missing("No training log.")
-    said = [title.partition(",")[0] for title in panels.values()]
+    titles = [title.partition(",")[0] for title in panels.values()]
     draw = partial(training_curves, run.log, panels, names)
-    return figure_html(draw, ", ".join(said).capitalize(), PALE)
+    return figure_html(draw, ", ".join(titles).capitalize(), PALE)
 
 # %% ../../nbs/evaluation/03_report.ipynb #run_section
 UNSAID = ("name", "schema_version")  # of the record: the first is the title of the page
@@ -334,14 +334,14 @@ def model_said(config: Mapping[str, Any]) -> list[str]:
 
 def standard_sections(
     names: Names = Names(),
-    said: Callable[
+    rests_on: Callable[
         [Mapping[str, Any]], list[str]
     ] = model_said,  # settings of a run → what its numbers rest on, in sentences
 ) -> dict[str, Section]:
     "Give the sections that serve every run"
     about = f"Means over {names.units} with 95 % bootstrap intervals over {names.clusters}."
     return {
-        "first": ("", "", lambda run: first_screen(run, said(run.config), names)),
+        "first": ("", "", lambda run: first_screen(run, rests_on(run.config), names)),
         "results": ("Results", about, partial(results_section, names=names)),
         "differences": (
             "Differences",

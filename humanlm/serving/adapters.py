@@ -162,7 +162,7 @@ def trl_rows(
         f"- {kind}: {gym.environment.formats.get(kind, KINDS[kind])}"
         for kind in gym.environment.kinds
     )
-    told = (
+    system = (
         "You act in a world with a user in it, by calling interact_with_env once in each "
         f"turn.\n\n{gym.about}\n\nThe choices, and what their content is:\n{ways}\n\nYou "
         f"have {(config or gym.config).max_turns} turns. {gym.hint}"
@@ -170,7 +170,7 @@ def trl_rows(
     return [
         {
             "prompt": [
-                {"role": "system", "content": told.strip()},
+                {"role": "system", "content": system.strip()},
                 {"role": "user", "content": ""},
             ],
             "task_id": task.id,

@@ -96,24 +96,24 @@ def _settings_list(settings: Mapping[str, Any]) -> str:  # markdown
 # %% ../../nbs/serving/04_card.ipynb #asking_section
 def _asking_section(place: str | Path, name: str) -> str:  # markdown
     "Say how the model wants to be asked"
-    kept = contract_files(place).get("humanlm.json")
-    if not kept:
+    text = contract_files(place).get("humanlm.json")
+    if not text:
         return "Not known: no `humanlm.json` lies beside the weights."
-    found = json.loads(kept)
+    contract = json.loads(text)
     rows = [
         f"| `{level}` | `{' '.join(filter(str.strip, a['stop'])) or 'blank line'}` | "
         f"{a['max_tokens']} | "
         f"{'yes' if a['thinking'] else 'no'} |"
-        for level, a in found["asked"].items()
+        for level, a in contract["asked"].items()
     ]
     table = "\n".join(
         ["| level | ends at | tokens at most | thinks first |", "|---|---|---|---|", *rows]
     )
     how = (
-        f"Template `{found['model']['template']}`, prompts "
-        f"`{found['hierarchy']['prompt']}`, at most "
-        f"{found['model']['max_prompt_tokens']:,} tokens of prompt. The model goes on "
-        f"as the user named {found['speaker']}; it is no assistant. "
+        f"Template `{contract['model']['template']}`, prompts "
+        f"`{contract['hierarchy']['prompt']}`, at most "
+        f"{contract['model']['max_prompt_tokens']:,} tokens of prompt. The model goes on "
+        f"as the user named {contract['speaker']}; it is no assistant. "
         "Template, prompts and stop strings belong to it: asked otherwise, it runs on. "
         "They are in `humanlm.json`, and kept by"
     )
@@ -128,14 +128,14 @@ def _results_section(
     if not run or not (run / "results.json").is_file():
         return "None are known."
     rows, judges = load_results(run / "results.json").rows, read_record(run).get("judges", {})
-    found = tables(rows) or means_table(rows, list(dict.fromkeys(row.metric for row in rows)))
+    table = tables(rows) or means_table(rows, list(dict.fromkeys(row.metric for row in rows)))
     who = "; ".join(
         f"{role}: {judge.get('model')}" for role, judge in judges.items() if isinstance(judge, dict)
     )
     return (
         f"This model is `{name}`. Intervals are 95 %."
         + (f" Judges: {who}." if who else "")
-        + f"\n\n{found}"
+        + f"\n\n{table}"
     )
 
 # %% ../../nbs/serving/04_card.ipynb #LIMITS
@@ -192,10 +192,10 @@ def model_card(
     run, name = run_folder(place), Path(place).resolve().name
     settings = run_settings(run) if run else {}
     source = _base_name(place, settings)
-    if own := settings.get("model"):
-        own["name"] = "tiny" if own.get("name") == "tiny" else source or "from a folder"
-    kind, said = _about(settings)
-    first = "\n".join(f"- {line}" for line in said)
+    if model := settings.get("model"):
+        model["name"] = "tiny" if model.get("name") == "tiny" else source or "from a folder"
+    kind, lines = _about(settings)
+    first = "\n".join(f"- {line}" for line in lines)
     sections = {
         "How to ask it": _asking_section(place, config.repo or name),
         "Results": _results_section(run, name),

@@ -199,10 +199,10 @@ def _read_request(body: Any, config: ServiceConfig) -> ChatRequest:  # body: par
     return form.chat(config.max_tokens, extra=ours)
 
 # %% ../../nbs/serving/03_service.ipynb #message_of
-def _message_of(said: Utterance) -> dict:
+def _message_of(spoken: Utterance) -> dict:
     "The message of an answer; a thought stands beside the text"
-    return {"role": "assistant", "content": said.text} | (
-        {"reasoning_content": said.thought} if said.thought else {}
+    return {"role": "assistant", "content": spoken.text} | (
+        {"reasoning_content": spoken.thought} if spoken.thought else {}
     )
 
 
@@ -218,13 +218,13 @@ def _completion_body(name: str, speech: Speech) -> dict:  # name: of the model
 
 def answers_body(
     name: str,  # of the model
-    said: Sequence[tuple[dict, str]],  # messages, and how each ended
+    spoken: Sequence[tuple[dict, str]],  # messages, and how each ended
     usage: dict[str, int],
 ) -> dict:
     "Answers in OpenAI's form"
     choices = [
         {"index": i, "message": message, "logprobs": None, "finish_reason": finish}
-        for i, (message, finish) in enumerate(said)
+        for i, (message, finish) in enumerate(spoken)
     ]
     return {
         "id": f"chatcmpl-{uuid.uuid4().hex}",
