@@ -317,7 +317,7 @@ def check_likelihood(settings: Settings) -> None:
         plain = s.reward.credit == "single" and s.reward.reply_loss <= 0
         return require("reward", (plain, "credit and reply_loss need judge.model likelihood"))
     other = next((n for n in s.run.methods if n not in PAID and not MODES[n].supervised), "")
-    alone = s.rollout.parts == 1 and not s.run.engine and not s.rollout.states_from
+    alone = not s.run.engine and not s.rollout.states_from
     require(
         "judge",
         (
@@ -327,8 +327,8 @@ def check_likelihood(settings: Settings) -> None:
         (s.reward.alignment > 0, "model likelihood pays as reward.alignment, which is 0"),
         (
             alone,
-            "model likelihood reads a whole step by the model here: leave rollout.parts, "
-            "run.engine and rollout.states_from out",
+            "model likelihood reads a whole step by the model here: leave run.engine and "
+            "rollout.states_from out",
         ),
     )
 

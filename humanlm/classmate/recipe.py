@@ -120,7 +120,7 @@ class _ReasoningSampling(RolloutConfig):
 class _ReasoningWork(Work):
     "Questions by part"
 
-    tasks: Mapping[str, Sequence[ReasoningTask]] = field(default_factory=dict)  # train, valid, test
+    tasks: Mapping[str, Sequence[ReasoningTask]] = field(default_factory=dict)  # train, test
 
 
 def _task_row(task: ReasoningTask, s: Settings) -> dict:
@@ -441,12 +441,6 @@ class _ClassmateRecipe(Recipe):
         thinking = False if name == READER else None
         marks = {"marks": run.settings.classmate.marks, "thinking": thinking}
         return {"classmate.json": to_json(marks, indent=1)}
-
-    def validate(self, run: Any, name: str, policy: ModelPolicy) -> float:
-        "Measure answers and classmates on questions that neither training nor the evaluation asks"
-        rows = _measured_tasks(run, name, "valid", policy)
-        metrics = ("answer", "classmate")
-        return known_mean([x for row in rows for m in metrics for x in row.values[m].values()])
 
     def evaluate(self, run: Any, name: str) -> list[Measurement]:
         return _measured_tasks(run, name)

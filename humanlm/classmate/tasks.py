@@ -195,13 +195,13 @@ def _how_to_make(place):
     return " ".join([*words, *([] if usual else [f"--prepare.out {place.parent}"])])
 
 # %% ../../nbs/50_classmate.ipynb #load_tasks
-SEEDS = {"train": 2, "valid": 4, "test": 3}  # of made-up tasks; remainders by 3 differ
+SEEDS = {"train": 2, "test": 3}  # of made-up tasks; remainders by 3 differ
 FORMS = ("gsm8k", "math", "mmlu", "mmlu_sycophancy")  # verifiers that compare with a gold answer
 
 
 def load_tasks(s: Settings) -> dict[str, Sequence[ReasoningTask]]:
     "Read or make questions; `DataError` where one is asked in training and held out"
-    t, counts = s.tasks, {"train": s.tasks.train_n, "valid": s.tasks.test_n, "test": s.tasks.test_n}
+    t, counts = s.tasks, {"train": s.tasks.train_n, "test": s.tasks.test_n}
     if t.toy:
         return {part: toy_tasks(t.toy, counts[part], seed) for part, seed in SEEDS.items()}
     every = _check_verifiers(read_tasks(t.train), s)
@@ -214,12 +214,11 @@ def load_tasks(s: Settings) -> dict[str, Sequence[ReasoningTask]]:
     if again := [task for task in rest if fingerprint(task.messages) in held_out]:
         question = shorten(again[0].question)
         raise DataError(f"{t.train}: the question {question!r} is in training and held out.")
-    valid = min(t.test_n, len(rest) // 5) if s.run.validate else 0
-    if not rest[valid:] or not test:
+    if not rest or not test:
         raise DataError(
-            f"{t.train} leaves {len(rest[valid:])} questions for training and {len(test)} held out."
+            f"{t.train} leaves {len(rest)} questions for training and {len(test)} held out."
         )
-    return {"valid": rest[:valid], "train": rest[valid:][: t.train_n], "test": test}
+    return {"train": rest[: t.train_n], "test": test}
 
 
 def check_verifier(name: str, where: str, s: Settings) -> None:

@@ -25,7 +25,6 @@ from humanlm.core.basics import (
     write_jsonl,
 )
 from ..core.config import Settings, SFTConfig
-from ..core.stats import known_mean
 from ..evaluation.figures import Names
 from ..evaluation.measured import Measurement
 from ..evaluation.outcome import Arms, rounded
@@ -459,11 +458,6 @@ class _GymRecipe(Recipe):
         "Say how the model was told where it is"
         how = {"system": run.settings.gyms.system, "gyms": list(run.work.gyms)}
         return {"gyms.json": to_json(how, indent=1)}
-
-    def validate(self, run: Any, name: str, policy: ModelPolicy) -> float:
-        "Measure the share of what can be earned, on tasks of validation"
-        episodes = _model_episodes(run.work, run.settings, policy, "valid")
-        return known_mean([e.score / e.best for e in episodes])
 
     def evaluate(self, run: Any, name: str) -> list[Measurement]:
         "Measure a model on held-out tasks"

@@ -312,7 +312,6 @@ def test_what_follows_from_the_reader_is_filled_in_and_the_rest_refused(capsys):
     assert read("--trainer.beta", "0.1").trainer["beta"] == 0.1
     refused = {
         ("--run.methods", "[joint]"): "joint is paid for other texts",
-        ("--rollout.parts", "2"): "rollout.parts",
         ("--judge.model", "rule", "--reward.credit", "mixture"): "need judge.model likelihood",
         ("--test_judge.model", "likelihood"): "no judge 'likelihood'",
     }

@@ -146,14 +146,12 @@ def test_what_no_longer_reaches_a_raised_threshold_is_not_built_on(tmp_path):
     assert len(again.entries) == 2
 
 
-@pytest.mark.parametrize("parts", [1, 2])
-def test_a_step_written_in_parts_asks_and_keeps_what_one_in_a_piece_does(parts):
+def test_a_step_asks_for_the_prefixes_that_it_keeps():
     _, config = read_settings(
         [
             "--config=configs/humanlm-mini.yaml",
             "--run.methods=[prefix-chaining]",
             "--hierarchy.levels=[stance,goal,response]",
-            f"--rollout.parts={parts}",
             "--rollout.group_size=2",
         ]
     )
@@ -162,12 +160,11 @@ def test_a_step_written_in_parts_asks_and_keeps_what_one_in_a_piece_does(parts):
     method = alignment_method(config, RuleJudge(), rows, examples, "prefix-chaining")
     method.memory.offer(_Entry("stance", "e0", "for it", 1.0, 0))
     step = repeat_rows([method.memory.rows["goal", e.id] for e in examples], 2)
-    found = run_sync(
+    said = run_sync(
         method.rollout(
             step, ScriptedPolicy(lambda row, copy: f"<{row['level']}>so {copy}</{row['level']}>")
         )
     )
-    said = found[0] if isinstance(found, tuple) else found
     assert [(t.level, t.example_id) for t in said[::2]] == [
         ("goal", "e0"),
         ("stance", "e1"),
