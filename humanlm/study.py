@@ -27,19 +27,6 @@ from .serving.survey import CONSENT, TITLE, survey_app
 DESIGN = ("per_person", "words")  # settings that are fixed with the first start
 
 
-def _consent(c: StudyConfig) -> str:
-    "Read the text that comes first"
-    if not c.consent:
-        return CONSENT
-    try:
-        return Path(c.consent).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as e:
-        raise ConfigError(
-            f"study.consent: {shorten(c.consent)} cannot be read ({shorten(e)}). Name a "
-            "Markdown file."
-        ) from e
-
-
 def _plan(c: StudyConfig, items: Sequence[StudyItem], left: int, key: str) -> str:
     "Say what is shown"
     models = list(dict.fromkeys(name for item in items for name in item.replies))
@@ -64,7 +51,8 @@ def serve_command(argv: Sequence[str]) -> int:  # exit code
     ).study
     key = service_key(c.host, "study.host", "HUMANLM_STUDY_KEY", c.key)
     items, left = study_items(c) if c.items else ([], 0)
-    design = {name: getattr(c, name) for name in DESIGN} | {"consent": _consent(c)}
+    consent = Path(c.consent).read_text("utf-8") if c.consent else CONSENT
+    design = {name: getattr(c, name) for name in DESIGN} | {"consent": consent}
     if c.items:
         print(_plan(c, items, left, key), flush=True)
     if "--dry-run" in argv:
@@ -74,16 +62,17 @@ def serve_command(argv: Sequence[str]) -> int:  # exit code
         raise ConfigError(f"There is no study in {c.out}. Name runs or a file with --study.items.")
     with alone(c.out, "--study.out"):
         Path(c.out).mkdir(parents=True, exist_ok=True)
-        kept = StudyAnswers(c.out)
-        kept.settle(design if c.items else {}, items)
+        store = StudyAnswers(c.out)
+        if c.items:
+            store.settle(design, items)
         line = listen(c.host, c.port, "--study.port")
         print(
-            f"{len(kept.items):,} items for participants at {address(line)}/ (Ctrl-C "
+            f"{len(store.items):,} items for participants at {address(line)}/ (Ctrl-C "
             "ends; the same command goes on)",
             flush=True,
         )
         try:
-            serve_app(survey_app(kept, key), line)
+            serve_app(survey_app(store, key), line)
         except KeyboardInterrupt:
             print("stopped", file=sys.stderr)
     return 0

@@ -10,7 +10,6 @@ __all__ = ['NAMES', 'SOURCES_SAY', 'JUDGES_SAY', 'SAME_JUDGE', 'UNREAD', 'UNMEAS
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +243,5 @@ SECTIONS: dict[str, Section] = {  # anchor → title, the line below it, what dr
         _examples_section,
     ),
     "training": (*_FRAME["training"][:2], _training),
-    "samples": (*_FRAME["samples"][:2], partial(report.samples_section, order=LEVELS)),
     "run": _FRAME["run"],
 }

@@ -193,11 +193,11 @@ def ceiling(
     panel, cuts = _Panel(real, detectors), halves(clusters, splits, seed)
 
     def top(detector: str) -> Interval:
-        found = [
+        values = [
             panel.compare(detector, cut[index], False, 2, seed + i, 1).value
             for i, cut in enumerate(cuts)
         ]
-        return Interval.of_draws(float(np.mean(found)), np.array(found), len(real), len(clusters))
+        return Interval.of_draws(float(np.mean(values)), np.array(values), len(real), len(clusters))
 
     return {detector: top(detector) for detector in detectors}
 

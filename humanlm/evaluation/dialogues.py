@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.basics import DataError, read_jsonl, shorten
-from ..core.grammar import find_run
+from ..core.basics import DataError, check_name, read_jsonl, shorten
 from ..core.records import Example, load_examples
 from ..core.trajectory import Trajectory, load_trajectories
 from ..data.fields import chat_role
 from ..data.files import FileRow, read_rows, row_files
 from ..data.viz import spread
+from .answering import run_of
 from ..hierarchy.prompts import parts_text
 
 # %% ../../nbs/evaluation/09_dialogues.ipynb #Conversation
@@ -62,10 +62,10 @@ THANKS = re.compile(
 
 def _ending(
     last: str,  # the last message of the conversation, with its marks
-    own: bool,  # whether the person said it
+    by_person: bool,  # whether the person said it
 ) -> str:  # a key of `ENDINGS`
     "Tell how a conversation ended"
-    if not own:
+    if not by_person:
         return "silence"
     return "stop" if _STOP.search(last) else "thanks" if THANKS.search(last) else "other"
 
@@ -118,18 +118,11 @@ def _name(row: Mapping[str, Any], columns: Sequence[str]) -> str:  # empty: noth
 
 
 def _read_before(row: FileRow) -> str | None:  # None: the row does not say
-    "Return what was read before a turn as one text; `DataError` names file and row"
+    "Return what was read before a turn as one text"
     context = _first(row.values, CONTEXT)
     if context is None or isinstance(context, str):
         return context
-    messages = [context] if isinstance(context, Mapping) else context
-    try:
-        return "\n".join(m if isinstance(m, str) else str(m["content"]) for m in messages)
-    except (TypeError, KeyError) as e:
-        raise DataError(
-            f"{row.place}: context must be a text, or a list of texts or of messages with "
-            f"content, got {shorten(context)}."
-        ) from e
+    return "\n".join(m if isinstance(m, str) else str(m["content"]) for m in context)
 
 # %% ../../nbs/evaluation/09_dialogues.ipynb #dialogue_of
 def _dialogue(row: FileRow, source: str) -> Conversation | None:  # None: this side said nothing
@@ -164,7 +157,7 @@ def _from_turns(rows: Sequence[FileRow], source: str) -> list[Conversation]:
         if not text:
             continue
         if before is None:
-            before = "\n".join(said for who, said in others if who != person)
+            before = "\n".join(words for who, words in others if who != person)
         empty = Conversation(source, id, (), (), person, _name(row.values, TASK))
         d = spoken.get((id, person), empty)
         spoken[id, person] = d._replace(turns=(*d.turns, text), before=(*d.before, before))
@@ -236,20 +229,19 @@ def _user_dialogue(stage: str, t: Trajectory) -> Conversation | None:
     return Conversation(stage, id, turns, before, t.row_id, t.row_id, ending)
 
 
-def _run_dialogues(run: Path) -> list[Conversation]:  # empty: it is no run
+def _run_dialogues(run: Path) -> list[Conversation]:
     "Read the replies that a run evaluated, or else what users said in two dozen files of rollouts"
-    stages = sorted((run / "trajectories").glob("*"))
+    files = {
+        stage.name: spread(sorted(stage.glob("*.parquet")), 24)
+        for stage in sorted((run / "trajectories").glob("*"))
+    }
     dialogues = _reply_files(run) or rollout_dialogues(
         {
-            stage.name: (
-                t
-                for file in spread(sorted(stage.glob("*.parquet")), 24)
-                for t in load_trajectories(file)
-            )
-            for stage in stages
+            stage: (t for file in some for t in load_trajectories(file))
+            for stage, some in files.items()
         }
     )
-    if not dialogues and (run / "config.yaml").is_file():
+    if not dialogues:
         raise DataError(
             f"{run} evaluated no replies, and no user speaks in its rollouts. Give a "
             "run of HumanLM, SDPO or gyms, or files of texts."
@@ -257,32 +249,25 @@ def _run_dialogues(run: Path) -> list[Conversation]:  # empty: it is no run
     return dialogues
 
 # %% ../../nbs/evaluation/09_dialogues.ipynb #read_dialogues
-def _of_model(
-    dialogues: Sequence[Conversation], run: str, model: str, alone: bool
-) -> list[Conversation]:
-    "Return people and one source of a run, or all; beside other inputs they bear the run's name"
-    names = list(dict.fromkeys(d.source for d in dialogues))
-    if model and model not in names:
-        raise DataError(
-            f"{run} has no {shorten(model)!r}: there are {', '.join(names)}. Give "
-            f"{run}:{names[-1]}, or {run} alone."
-        )
+def _of_run(run: Path, model: str, alone: bool) -> list[Conversation]:
+    "Read people and one source of a run, or all; beside other inputs they bear the run's name"
+    dialogues = _run_dialogues(run)
+    if model:
+        check_name(model, dict.fromkeys(d.source for d in dialogues), f"source of {run}")
     return [
-        d if alone or d.source == PEOPLE else d._replace(source=f"{Path(run).name}:{d.source}")
+        d if alone or d.source == PEOPLE else d._replace(source=f"{run.name}:{d.source}")
         for d in dialogues
         if not model or d.source in (PEOPLE, model)
     ]
 
 
-def _read_input(given: str, alone: bool) -> list[Conversation]:  # alone: nothing else is read
+def _read_input(place: str, alone: bool) -> list[Conversation]:  # alone: nothing else is read
     "Read a file, a folder, a run (RUN), one model of a run (RUN:NAME), or NAME=FILE"
-    name, _, place = given.rpartition("=")
-    before, _, model = given.rpartition(":")
-    for run, only in ((given, ""), (before, model)):
-        if run and (dialogues := _run_dialogues(find_run(run))):
-            return _of_model(dialogues, run, only, alone)
-    rows = [row for file in row_files(place) for row in read_rows(file)]
-    source = name or Path(place).name.split(".")[0]
+    if run := run_of(place) or run_of(place, holds="examples.jsonl"):
+        return _of_run(*run, alone)
+    name, _, path = place.rpartition("=")
+    rows = [row for file in row_files(path) for row in read_rows(file)]
+    source = name or Path(path).name.split(".")[0]
     chats = [row for row in rows if row.values.get("messages") is not None]
     turns = [
         row
@@ -292,7 +277,7 @@ def _read_input(given: str, alone: bool) -> list[Conversation]:  # alone: nothin
     dialogues = [d for row in chats if (d := _dialogue(row, source))] + _from_turns(turns, source)
     if not dialogues:
         raise DataError(
-            f"{place}: no row has messages or one of {', '.join(TEXT)}, with words in it. "
+            f"{path}: no row has messages or one of {', '.join(TEXT)}, with words in it. "
             f"Its columns: {', '.join(rows[0].values) if rows else 'none'}."
         )
     return dialogues
@@ -304,7 +289,7 @@ def read_dialogues(
 ) -> dict[str, list[Conversation]]:  # source → dialogues, in the order of the inputs
     "Read all inputs and sort them by source; the first is what others are held against"
     sources: dict[str, list[Conversation]] = {}
-    for d in dict.fromkeys(d for given in inputs for d in _read_input(given, len(inputs) == 1)):
+    for d in dict.fromkeys(d for place in inputs for d in _read_input(place, len(inputs) == 1)):
         sources.setdefault(d.source, []).append(d)
     return {name: drawn(dialogues, limit) for name, dialogues in sources.items()}
 
@@ -320,11 +305,11 @@ def drawn(dialogues: Sequence[Conversation], limit: int, seed: int = 0) -> list[
         return list(dialogues)
     names = sorted(set(clusters_of(dialogues).tolist()))
     random.Random(seed).shuffle(names)
-    sizes, kept, total = dict.fromkeys(names, 0), set(), 0
+    sizes, chosen, total = dict.fromkeys(names, 0), set(), 0
     for d in dialogues:
         sizes[d.cluster] += len(d.turns)
     for name in names:
-        if total + sizes[name] <= limit or not kept:
-            kept.add(name)
+        if total + sizes[name] <= limit or not chosen:
+            chosen.add(name)
             total += sizes[name]
-    return [d for d in dialogues if d.cluster in kept]
+    return [d for d in dialogues if d.cluster in chosen]

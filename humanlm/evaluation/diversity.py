@@ -25,7 +25,6 @@ class _Spoken(NamedTuple):
 
     text: str
     cluster: str
-    task: str
 
     @property
     def words(self) -> list[str]:
@@ -101,11 +100,11 @@ def diversity(
     "Measure every source on equally many turns and words"
     rng = random.Random(seed)
     turns = {
-        name: [_Spoken(text, d.cluster, d.task) for d in dialogues for text in d.turns]
+        name: [_Spoken(text, d.cluster) for d in dialogues for text in d.turns]
         for name, dialogues in sources.items()
     }
-    n = min(most, *(len(said) // 2 for said in turns.values()))
-    drawn = {name: [_draw(said, n, rng) for _ in range(draws)] for name, said in turns.items()}
+    n = min(most, *(len(texts) // 2 for texts in turns.values()))
+    drawn = {name: [_draw(texts, n, rng) for _ in range(draws)] for name, texts in turns.items()}
     counts = [sum(len(t.words) for t in draw) for some in drawn.values() for draw in some]
     words = min(filter(None, counts), default=0)
     measures: dict[str, dict[str, Interval]] = {}

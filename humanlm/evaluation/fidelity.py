@@ -7,10 +7,12 @@ __all__ = ['CAUTION', 'CSS', 'Fidelity', 'measure', 'fidelity_command']
 
 # %% ../../nbs/evaluation/13_fidelity.ipynb #imports
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from ..core.basics import ConfigError, atomic_write, to_json
 from ..core.grammar import parse
@@ -29,11 +31,14 @@ from .figures import PALETTE, axes_of, label, legend
 from humanlm.evaluation.fingerprint import (
     COPYING,
     ENDS,
+    TURN,
+    WHOLE,
     FeatureGap,
     feature_gaps,
     turn_readings,
     whole_readings,
 )
+from .outcome import rounded
 
 # %% ../../nbs/evaluation/13_fidelity.ipynb #Fidelity
 class _Likeness(NamedTuple):
@@ -58,7 +63,7 @@ class Fidelity(NamedTuple):
         return [self.real, *self.sources]
 
     def told_apart(self, d: Detection) -> bool:
-        "Say whether a detector tells a source from people better than people from people"
+        "Tell whether a detector tells a source from people better than people from people"
         return d.turn.low > (self.ceiling[d.detector].high if d.detector in self.ceiling else 0.5)
 
 
@@ -98,53 +103,25 @@ def measure(
 
 # %% ../../nbs/evaluation/13_fidelity.ipynb #detection_figure
 @styled
-def _figure(
-    found: Fidelity,
-    of: Mapping[
-        str, Mapping[str, tuple[Interval, float, float]]
-    ],  # row → source → value, and what people give
-    about: str,
-    middle: float = 0.0,  # where nothing differs
-) -> Any:  # a matplotlib figure
-    "Draw a value of every source in every row, over what people against people give"
-    step = 0.8 / max(1, len(found.sources))
-    figure, ax = axes_of(5.2, 1.2 + len(of) * (0.1 + 0.1 * len(found.sources)))
-    for y, row in enumerate(of.values()):
-        for k, name in enumerate(found.sources):
-            if name not in row or math.isnan(row[name][0].value):
-                continue
-            (value, low, high, _), bottom, top = row[name]
-            at, colour = y - 0.4 + step * (k + 0.5), PALETTE[k % len(PALETTE)]
-            grey = f"{label(found.real)} against themselves" if y == k == 0 else None
-            ax.barh(at, top - bottom, step, left=bottom, color=INK, alpha=0.12, label=grey)
-            ax.plot([low, high], [at, at], color=colour, lw=1.6, solid_capstyle="round")
-            ax.plot(value, at, "o", color=colour, ms=4.5, label=label(name) if y == 0 else None)
-    ax.axvline(middle, color=INK, lw=1, ls=":")
-    ax.set(yticks=range(len(of)), yticklabels=list(of), xlabel=about)
-    ax.set_ylim(len(of) - 0.4, -0.6)
+def _gap_figure(fidelity: Fidelity, features: Sequence[str]) -> Any:  # a matplotlib figure
+    "Draw how far each source is from people in every feature, over halves of people"
+    step = 0.8 / len(fidelity.sources)
+    figure, ax = axes_of(5.2, 1.2 + len(features) * (0.1 + 0.1 * len(fidelity.sources)))
+    for k, (name, source) in enumerate(fidelity.sources.items()):
+        gaps = [gap for gap in source.gaps if gap.feature in features]
+        y = np.array([features.index(gap.feature) for gap in gaps]) - 0.4 + step * (k + 0.5)
+        value, low, high = np.array([gap.distance[:3] for gap in gaps]).T
+        grey = "" if k else f"{label(fidelity.real)} against themselves"
+        colour = PALETTE[k % len(PALETTE)]
+        ax.barh(y, [gap.halves for gap in gaps], step, color=INK, alpha=0.12, label=grey)
+        ax.hlines(y, low, high, color=colour, lw=1.6)
+        ax.plot(value, y, "o", color=colour, ms=4.5, label=label(name))
+    ax.set(yticks=range(len(features)), yticklabels=features)
+    ax.set_xlabel("Jensen-Shannon distance, 95 % intervals; 0: the same")
+    ax.set_ylim(len(features) - 0.4, -0.6)
     ax.grid(axis="x")
     legend(figure, [ax])
     return figure
-
-
-def _detection_figure(found: Fidelity) -> Any:
-    "Draw how well detectors tell each source from people"
-    rows: dict[str, dict[str, tuple[Interval, float, float]]] = {}
-    for name, source in found.sources.items():
-        for d in source.detections:
-            top = found.ceiling.get(d.detector, Interval(0.5, 0.5, 0.5, 0))
-            rows.setdefault(d.detector, {})[name] = d.turn, top.low, top.high
-    return _figure(found, rows, "AUC of single turns, 95 % intervals; 0.5: nobody could tell", 0.5)
-
-
-def _gap_figure(found: Fidelity, features: Sequence[str]) -> Any:
-    "Draw how far each source is from people in every feature"
-    rows: dict[str, dict[str, tuple[Interval, float, float]]] = {f: {} for f in features}
-    for name, source in found.sources.items():
-        for gap in source.gaps:
-            if gap.feature in rows:
-                rows[gap.feature][name] = gap.distance, 0.0, gap.halves
-    return _figure(found, rows, "Jensen-Shannon distance, 95 % intervals; 0: the same")
 
 # %% ../../nbs/evaluation/13_fidelity.ipynb #findings
 def _interval(i: Interval | None, form: str = ".2f") -> str:
@@ -161,86 +138,80 @@ def _farthest(source: _Likeness) -> str:
     )
 
 
-def _findings(found: Fidelity) -> list[str]:
+def _findings(fidelity: Fidelity) -> list[str]:
     "Say in sentences what came out, and what it rests on"
-    lines = []
-    for name, source in found.sources.items():
+    lines, real = [], fidelity.real
+    for name, source in fidelity.sources.items():
         best = max(source.detections, key=lambda d: d.turn.value)
-        apart = ", ".join(d.detector for d in source.detections if found.told_apart(d))
+        apart = ", ".join(d.detector for d in source.detections if fidelity.told_apart(d))
         verdict = f"told apart by {apart}" if apart else "not told apart from people"
         lines.append(f"{name}: {verdict} (AUC {_interval(best.turn)}, {best.detector}).")
         if far := _farthest(source):
-            lines[-1] += f" Farthest ({found.real} against {name}): {far}."
+            lines[-1] += f" Farthest ({real} against {name}): {far}."
         if not source.shared:
             lines.append(
-                f"{found.real} and {name} share no task: what differs may be the task "
-                "and not who writes. Read the method, not an estimate."
+                f"{real} and {name} share no task: what differs may be the task and not who "
+                "writes. Read the method, not an estimate."
             )
-    if not found.sources:
+    if not fidelity.ceiling:
         lines.append(
-            f"Only {found.real} was read. Give dialogues of people beside it, people=FILE."
+            f"{real}: {fidelity.sizes[real][2]} persons or dialogues are too few to be held "
+            "against themselves, so there is no ceiling."
         )
-    if not found.ceiling:
-        lines.append(
-            f"{found.real}: {found.sizes[found.real][2]} persons or dialogues are too "
-            "few to be held against themselves, so there is no ceiling."
-        )
-    for detector, top in found.ceiling.items():
-        lines.append(
-            f"Ceiling of {detector}, {found.real} against themselves in random halves: AUC "
-            f"{_interval(top)}. 0.5 is a coin."
-        )
+    for detector, top in fidelity.ceiling.items():
+        lines.append(f"Ceiling of {detector}, {real} in random halves: AUC {_interval(top)}.")
         if not top.low <= 0.5 <= top.high:
             lines[-1] += " WARNING: something leaks, or persons write too little."
     return lines
 
 # %% ../../nbs/evaluation/13_fidelity.ipynb #tables
-def _detection_table(found: Fidelity) -> Table:
+def _detection_table(fidelity: Fidelity) -> Table:
     def side(d: Detection, sign: int) -> str:
         return ", ".join(f"“{name}”" for name, weight in d.tells if weight * sign > 0) or "–"
 
-    heads = "source", "detector", "AUC of turns", f"{found.real} against themselves", "told apart"
+    real = fidelity.real
     rows = [
         [
             name,
             d.detector,
             _interval(d.turn),
-            _interval(found.ceiling.get(d.detector)),
-            "yes" if found.told_apart(d) else "no",
+            _interval(fidelity.ceiling.get(d.detector)),
+            "yes" if fidelity.told_apart(d) else "no",
             side(d, -1),
             side(d, 1),
         ]
-        for name, source in found.sources.items()
+        for name, source in fidelity.sources.items()
         for d in source.detections
     ]
-    return Table((*heads, f"points to {found.real}", "points to the source"), rows, "llrrrll")
+    heads = ["source", "detector", "AUC of turns", f"{real} against themselves", "told apart"]
+    return Table([*heads, f"points to {real}", "points to the source"], rows, "llrrrll")
 
 
-def _gap_table(found: Fidelity, name: str, features: Sequence[str]) -> Table:
-    rows = [
-        [
-            gap.feature,
-            gap.n,
-            number_text(gap.real),
-            number_text(gap.other),
-            _interval(gap.difference, "+.2f"),
-            _interval(gap.distance),
-            number_text(gap.halves),
-            "yes" if gap.found else "no",
+def _gap_tables(fidelity: Fidelity, features: Sequence[str]) -> Html:
+    "Show every number of some features, a folded table for each source"
+    heads = ["feature", "n", fidelity.real, "source", "difference", "distance", "halves", "beyond"]
+    tables = {
+        name: [
+            [
+                gap.feature,
+                gap.n,
+                number_text(gap.real),
+                number_text(gap.other),
+                _interval(gap.difference, "+.2f"),
+                _interval(gap.distance),
+                number_text(gap.halves),
+                "yes" if gap.found else "no",
+            ]
+            for gap in source.gaps
+            if gap.feature in features
         ]
-        for gap in found.sources[name].gaps
-        if gap.feature in features
-    ]
-    heads = "feature", "n", found.real, name, "difference", "distance", "halves", "beyond"
-    return Table(heads, rows)
-
-
-def _diversity_table(found: Fidelity) -> Table:
-    rows = [
-        [measure, *(_interval(by[name]) for name in found.names)]
-        for measure, by in found.diversity.items()
-    ]
-    return Table(("measure", *found.names), rows)
+        for name, source in fidelity.sources.items()
+    }
+    return Html().join(
+        fold(f"{name}: every number", Table(heads, rows).html())
+        for name, rows in tables.items()
+        if rows
+    )
 
 # %% ../../nbs/evaluation/13_fidelity.ipynb #parts
 CAUTION = (
@@ -249,72 +220,48 @@ CAUTION = (
 )
 
 
-class _Part(NamedTuple):
-    "A part of the page"
-
-    title: str
-    lead: str
-    tables: dict[str, Table]  # title → table; folded below a picture
-    draw: Callable[[], Any] | None = None
-
-
-def _parts(found: Fidelity) -> list[_Part]:
+def _parts(fidelity: Fidelity) -> dict[str, tuple[str, Html]]:  # title → lead, and what is below
     "Arrange what was measured in the order in which a reader asks"
-    features = dict.fromkeys(gap.feature for s in found.sources.values() for gap in s.gaps)
-    form = [name for name in features if name not in ENDS and name not in COPYING]
-
-    def gaps(names: Sequence[str]) -> dict[str, Table]:
-        return {name: t for name in found.sources if (t := _gap_table(found, name, names)).rows}
-
-    sizes = [[name, *found.sizes[name]] for name in found.names]
-    pictures = [partial(_detection_figure, found), partial(_gap_figure, found, form)]
-    return [
-        _Part(
-            "Could anybody tell?",
-            "Detectors are trained on some persons or dialogues and tested on others. "
-            "Grey: the middle 95 % of random halves of the same people. What points to a side is "
+    form = [
+        name
+        for name in (*TURN, *WHOLE)
+        if any(gap.feature == name for source in fidelity.sources.values() for gap in source.gaps)
+    ]
+    picture = Html()
+    if fidelity.sources:
+        picture = figure_html(partial(_gap_figure, fidelity, form), "Distance in each feature")
+    diversity = [
+        [measure, *(_interval(by[name]) for name in fidelity.names)]
+        for measure, by in fidelity.diversity.items()
+    ]
+    sizes = [[name, *fidelity.sizes[name]] for name in fidelity.names]
+    units = ("source", "turns", "dialogues", "persons, or dialogues where nobody knows them")
+    return {
+        "Could anybody tell?": (
+            "Detectors are trained on some persons or dialogues and tested on others. Beside them: "
+            "the middle 95 % of random halves of the same people. What points to a side is "
             "found by all features together: those that go together share a weight.",
-            {"": _detection_table(found)},
-            pictures[0] if found.sources else None,
+            _detection_table(fidelity).html(),
         ),
-        _Part(
-            "Fingerprint",
+        "Fingerprint": (
             "What can be counted in a turn or dialogue. Grey: 95th percentile of the "
             "distance between halves of the same people.",
-            gaps(form),
-            pictures[1] if found.sources else None,
+            picture + _gap_tables(fidelity, form),
         ),
-        _Part(
-            "Copying",
+        "Copying": (
             "Runs of three words that stood in the context or in the person's own earlier turns.",
-            gaps(list(COPYING)),
+            _gap_tables(fidelity, list(COPYING)),
         ),
-        _Part(
-            "Endings",
+        "Endings": (
             f"How conversations end, where it is known: with {', '.join(ENDINGS.values())}.",
-            gaps(list(ENDS)),
+            _gap_tables(fidelity, list(ENDS)),
         ),
-        _Part(
-            "One voice or many",
+        "One voice or many": (
             "On equally many turns and words; intervals over half samples.",
-            {"": _diversity_table(found)},
+            Table(("measure", *fidelity.names), diversity).html(),
         ),
-        _Part(
-            "What was read",
-            CAUTION,
-            {
-                "": Table(
-                    (
-                        "source",
-                        "turns",
-                        "dialogues",
-                        "persons, or dialogues where nobody knows them",
-                    ),
-                    sizes,
-                )
-            },
-        ),
-    ]
+        "What was read": (CAUTION, Table(units, sizes).html()),
+    }
 
 # %% ../../nbs/evaluation/13_fidelity.ipynb #report_html
 CSS = """
@@ -325,47 +272,30 @@ CSS = """
 """
 
 
-def _report_html(found: Fidelity) -> str:  # a whole HTML page
+def _report_html(fidelity: Fidelity) -> str:  # a whole HTML page
     "Return the whole page"
-    made = _parts(found)
-    links = tag("nav", *(tag("a", p.title, href=f"#part{i}") for i, p in enumerate(made)))
+    parts = _parts(fidelity)
+    links = tag("nav", *(tag("a", title, href=f"#part{i}") for i, title in enumerate(parts)))
+    no_figures = no_pictures()
     return page(
         "How human?",
         tag("h1", "How human?"),
-        tag("p", " · ".join(found.names), class_="lead"),
-        *([tag("p", line, class_="lead")] if (line := no_pictures()) else []),
-        tag("div", *(tag("p", line) for line in _findings(found)), class_="plain"),
+        tag("p", " · ".join(fidelity.names), class_="lead"),
+        tag("p", no_figures, class_="lead") if no_figures else "",
+        tag("div", *(tag("p", line) for line in _findings(fidelity)), class_="plain"),
         links,
-        *(_part_html(i, part) for i, part in enumerate(made)),
+        *(
+            tag("h2", title, id=f"part{i}") + tag("p", lead, class_="lead") + body
+            for i, (title, (lead, body)) in enumerate(parts.items())
+        ),
         css=CSS,
     )
 
 
-def _part_html(i: int, part: _Part) -> Html:
-    "Draw one part; named tables behind a picture are folded"
-    shown = [figure_html(part.draw, part.lead)] if part.draw else []
-    for name, table in part.tables.items():
-        if part.draw and name:
-            shown.append(fold(f"{name}: every number", table.html()))
-        else:
-            shown.append(Html().join([tag("h3", name) if name else "", table.html()]))
-    head = tag("h2", part.title, id=f"part{i}") + tag("p", part.lead, class_="lead")
-    return head + Html().join(shown)
-
-
-def _write_report(found: Fidelity, folder: str | Path) -> Path:  # of report.html
+def _write_report(fidelity: Fidelity, folder: str | Path) -> Path:  # of report.html
     "Write report.html and fidelity.json"
-    atomic_write(Path(folder) / "fidelity.json", to_json(_plain(found), indent=1))
-    return atomic_write(Path(folder) / "report.html", _report_html(found))
-
-
-def _plain(value: Any) -> Any:
-    "Return named tuples as dicts"
-    if hasattr(value, "_asdict"):
-        return {name: _plain(v) for name, v in value._asdict().items()}
-    if isinstance(value, dict):
-        return {name: _plain(v) for name, v in value.items()}
-    return [_plain(v) for v in value] if isinstance(value, (list, tuple)) else value
+    atomic_write(Path(folder) / "fidelity.json", to_json(rounded(fidelity), indent=1))
+    return atomic_write(Path(folder) / "report.html", _report_html(fidelity))
 
 # %% ../../nbs/evaluation/13_fidelity.ipynb #fidelity_command
 def fidelity_command(argv: Sequence[str]) -> int:  # exit code
@@ -384,7 +314,7 @@ def fidelity_command(argv: Sequence[str]) -> int:  # exit code
         turns, n, clusters = _sizes(dialogues)
         print(f"{name:<20} {turns:,} turns, {n:,} dialogues, {clusters:,} resampled", flush=True)
     if not s.dry_run:
-        found = measure(sources)
-        print("", *_findings(found), "", sep="\n")
-        print(f"report: {_write_report(found, s.fidelity.out)}")
+        fidelity = measure(sources)
+        print("", *_findings(fidelity), "", sep="\n")
+        print(f"report: {_write_report(fidelity, s.fidelity.out)}")
     return 0

@@ -9,9 +9,11 @@ __all__ = ['TURN', 'COPYING', 'WHOLE', 'ENDS', 'words_of', 'lowered', 'turn_read
 # %% ../../nbs/evaluation/10_fingerprint.ipynb #imports
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import rel_entr
 
 from ..core.stats import Bootstrap, Interval
 from .dialogues import THANKS, Conversation, clusters_of
@@ -48,10 +50,10 @@ def words_of(text: str) -> list[str]:
 
 
 def _has(form: re.Pattern) -> Callable[[str], float]:
-    def found(text: str) -> float:
+    def holds(text: str) -> float:
         return float(form.search(text) is not None)
 
-    return found
+    return holds
 
 
 def _share(of: Callable[[str], Sequence]) -> Callable[[str], float]:
@@ -122,11 +124,8 @@ def _longest_at(d: Conversation) -> float:  # 0: the first turn, 1: the last
     )
 
 
-def _ends(kind: str) -> Callable[[Conversation], float]:
-    def found(d: Conversation) -> float:
-        return float(d.ending == kind) if d.ending else np.nan
-
-    return found
+def _ends(kind: str, d: Conversation) -> float:  # nan: not known
+    return float(d.ending == kind) if d.ending else np.nan
 
 
 WHOLE: dict[str, Callable[[Conversation], float]] = {
@@ -135,13 +134,10 @@ WHOLE: dict[str, Callable[[Conversation], float]] = {
     "place of the longest turn": _longest_at,
 }  # feature → from a dialogue to a number
 ENDS: dict[str, Callable[[Conversation], float]] = {
-    "last turn says thanks": lambda d: (
-        float(THANKS.search(d.turns[-1]) is not None) if d.ending else np.nan
-    ),
-    "ends with a stop mark": _ends("stop"),
-    "ends with thanks or a goodbye": _ends("thanks"),
-    "ends with another turn": _ends("other"),
-    "ends in silence": _ends("silence"),
+    "ends with a stop mark": partial(_ends, "stop"),
+    "ends with thanks or a goodbye": partial(_ends, "thanks"),
+    "ends with another turn": partial(_ends, "other"),
+    "ends in silence": partial(_ends, "silence"),
 }
 
 # %% ../../nbs/evaluation/10_fingerprint.ipynb #readings
@@ -177,10 +173,10 @@ def _bins_of(
     values: np.ndarray, most: int = 10
 ) -> np.ndarray:  # edges: x belongs to the first that it does not exceed
     "Choose bins with about equally many of all values, which may be nan"
-    known = np.unique(values[~np.isnan(values)])
+    present = np.unique(values[~np.isnan(values)])
     return (
-        known[:-1]
-        if len(known) <= most
+        present[:-1]
+        if len(present) <= most
         else np.unique(np.nanquantile(values, np.arange(1, most) / most))
     )
 
@@ -189,10 +185,10 @@ def _sums(
     values: np.ndarray, edges: np.ndarray, index: np.ndarray, clusters: int
 ) -> np.ndarray:  # [C, bins + 1]
     "Count bins in each cluster, and add up the values"
-    known, cells = ~np.isnan(values), np.searchsorted(edges, values)
+    present, cells = ~np.isnan(values), np.searchsorted(edges, values)
     sums = np.zeros((clusters, len(edges) + 2))
-    np.add.at(sums, (index[known], cells[known]), 1)
-    np.add.at(sums[:, -1], index[known], values[known])
+    np.add.at(sums, (index[present], cells[present]), 1)
+    np.add.at(sums[:, -1], index[present], values[present])
     return sums
 
 
@@ -202,12 +198,10 @@ def _apart(
     "Compare bins and sums [..., bins + 1]"
     with np.errstate(invalid="ignore", divide="ignore"):
         p, q = (x[..., :-1] / x[..., :-1].sum(-1, keepdims=True) for x in (a, b))
-        middle = (p + q) / 2
-        parts = [np.where(x > 0, x * np.log2(x / middle), 0).sum(-1) for x in (p, q)]
         means = [x[..., -1] / x[..., :-1].sum(-1) for x in (a, b)]
-        lost = np.isnan(p).any(-1) | np.isnan(q).any(-1)
-        distance = np.where(lost, np.nan, np.sqrt(np.clip(sum(parts) / 2, 0, 1)))
-    return np.stack([distance, means[1] - means[0]], -1)
+    middle = (p + q) / 2
+    bits = (rel_entr(p, middle) + rel_entr(q, middle)).sum(-1) / 2 / np.log(2)
+    return np.stack([np.sqrt(np.clip(bits, 0, 1)), means[1] - means[0]], -1)
 
 # %% ../../nbs/evaluation/10_fingerprint.ipynb #Difference
 class FeatureGap(NamedTuple):
@@ -240,8 +234,8 @@ def feature_gaps(
     "Compare every feature that both sources have"
     draws = Bootstrap(np.r_[real.clusters, other.clusters], seed, resamples)
     index, clusters = np.split(draws.index, [len(real.clusters)]), len(draws.names)
-    parted, found = halves(real.clusters, splits, seed), []
-    own, whole = np.unique(real.clusters, return_inverse=True)[1], len(set(real.clusters.tolist()))
+    people, person = np.unique(real.clusters, return_inverse=True)
+    sides_of_halves, gaps = halves(real.clusters, splits, seed), []
     for i, name in enumerate(real.names):
         sides = real.values[:, i], other.values[:, i]
         if any(np.isnan(x).all() for x in sides):
@@ -249,23 +243,11 @@ def feature_gaps(
         edges = _bins_of(np.concatenate(sides))
         sums = [_sums(x, edges, at, clusters) for x, at in zip(sides, index)]
         here, drawn = _apart(*(x.sum(0) for x in sums)), _apart(*(draws.counts @ x for x in sums))
-        half = _sums(sides[0], edges, own, whole)
-        apart = _apart(parted @ half, (1 - parted) @ half)[:, 0]
+        half = _sums(sides[0], edges, person, len(people))
+        apart = _apart(sides_of_halves @ half, (1 - sides_of_halves) @ half)[:, 0]
         n = int(sum((~np.isnan(x)).sum() for x in sides))
         gap, distance = (Interval.of_draws(here[k], drawn[:, k], n, clusters) for k in (1, 0))
-        found.append(
-            FeatureGap(
-                name,
-                float(np.nanmean(sides[0])),
-                float(np.nanmean(sides[1])),
-                gap,
-                distance,
-                _top(apart),
-                n,
-            )
-        )
-    return found
-
-
-def _top(drawn: np.ndarray) -> float:
-    return np.nan if np.isnan(drawn).all() else float(np.nanquantile(drawn, 0.95))
+        mean, other_mean = (float(np.nanmean(x)) for x in sides)
+        top = np.nan if np.isnan(apart).all() else float(np.nanquantile(apart, 0.95))
+        gaps.append(FeatureGap(name, mean, other_mean, gap, distance, top, n))
+    return gaps

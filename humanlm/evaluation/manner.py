@@ -40,13 +40,13 @@ class Manner:
         self, trajectories: Sequence[Trajectory]
     ) -> list[float]:  # in [0, 1]; 0 where there is no reply
         "Pay a batch"
-        asked: dict[str, list[int]] = {}
+        by_example: dict[str, list[int]] = {}
         for i, t in enumerate(trajectories):
             if _reply(t):
-                asked.setdefault(t.example_id, []).append(i)
+                by_example.setdefault(t.example_id, []).append(i)
         paid = {
             i: value
-            for id, at in asked.items()
+            for id, at in by_example.items()
             for i, value in zip(
                 at, self._pay(self.examples[id], [_reply(trajectories[i]) for i in at])
             )
@@ -55,14 +55,16 @@ class Manner:
 
     def _pay(self, e: Example, replies: Sequence[str]) -> list[float]:
         "Train a detector for one example, and compare each reply with the real one"
-        said = [(id, text) for id, text in self.said if _may_teach(self.examples[id], e)]
-        if len(said) < LEAST:
+        taught = [(id, text) for id, text in self.said if _may_teach(self.examples[id], e)]
+        if len(taught) < LEAST:
             return [1.0] * len(replies)
-        real = [self.examples[id].reply for id in dict.fromkeys(id for id, _ in said)]
-        train, n = np.arange(len(said) + len(real)), len(said) + len(real)
-        detector = DETECTORS[self.detector]([*(text for _, text in said), *real, e.reply, *replies])
+        real = [self.examples[id].reply for id in dict.fromkeys(id for id, _ in taught)]
+        train, n = np.arange(len(taught) + len(real)), len(taught) + len(real)
+        detector = DETECTORS[self.detector](
+            [*(text for _, text in taught), *real, e.reply, *replies]
+        )
         scores = detector.score(
-            train, (train < len(said)).astype(int), np.arange(n, n + 1 + len(replies))
+            train, (train < len(taught)).astype(int), np.arange(n, n + 1 + len(replies))
         )
         return [
             min(1.0, 2 / (1 + math.exp(min(50.0, score - scores[0]))))

@@ -99,15 +99,8 @@ def _by_level(
     return level_intervals(levels, values, draws.means(values), draws.index)
 
 
-def _columns(scores: Mapping[str, Sequence[float]], what: str) -> np.ndarray:
-    "Stack levels into [E, L]"
-    sizes = {level: len(values) for level, values in scores.items()}
-    if len(set(sizes.values())) == 1:
-        return np.array([np.asarray(v, float) for v in scores.values()]).T
-    raise DataError(
-        f"{what}: levels need equally many scores, got {shorten(sizes)}. Put nan where "
-        "there is none."
-    )
+def _columns(scores: Mapping[str, Sequence[float]]) -> np.ndarray:  # [E, L]
+    return np.array([np.asarray(values, float) for values in scores.values()]).T
 
 # %% ../../nbs/evaluation/01_measured.ipynb #result_rows
 def result_rows(
@@ -119,8 +112,8 @@ def result_rows(
     resamples: int = 2000,  # how many
 ) -> list[Result]:  # `all` first, then the levels in order
     "Summarise one metric of one model"
-    found = _by_level(list(scores), _columns(scores, model), contexts, seed, resamples)
-    return [Result(model, metric, level, i.n, i.value, i.low, i.high) for level, i in found.items()]
+    means = _by_level(list(scores), _columns(scores), contexts, seed, resamples)
+    return [Result(model, metric, level, i.n, i.value, i.low, i.high) for level, i in means.items()]
 
 # %% ../../nbs/evaluation/01_measured.ipynb #paired_rows
 def _paired_rows(
@@ -136,23 +129,16 @@ def _paired_rows(
     "Compare one metric of two models on the same examples"
     levels = [level for level in scores_a if level in scores_b]
     if not levels:
-        raise DataError(
-            f"{a} and {b} share no level of {metric}. Evaluate both on the same levels."
-        )
-    x = _columns({level: scores_a[level] for level in levels}, a)
-    y = _columns({level: scores_b[level] for level in levels}, b)
-    if len(x) != len(y):
-        raise DataError(
-            f"{a} has {len(x)} examples, {b} has {len(y)}. Compare models on the same ones."
-        )
-    found = _by_level(levels, x - y, contexts, seed, resamples)
+        return []
+    x, y = (_columns({level: scores[level] for level in levels}) for scores in (scores_a, scores_b))
+    means = _by_level(levels, x - y, contexts, seed, resamples)
     differences = {ALL: known_mean(x - y, 1)} | dict(zip(levels, (x - y).T))
     tests = {level: signed_rank(values, contexts) for level, values in differences.items()}
     return [
         PairedDifference(
             metric, level, a, b, i.n, i.value, i.low, i.high, tests[level].p, tests[level].effect
         )
-        for level, i in found.items()
+        for level, i in means.items()
     ]
 
 # %% ../../nbs/evaluation/01_measured.ipynb #Importance
@@ -182,12 +168,13 @@ def importance_rows(
     resamples: int = 2000,  # how many
 ) -> list[Importance]:  # in the order of the states
     "Correlate the score of replies with that of each state"
-    found = {
+    correlations = {
         level: association(x, replies, clusters=contexts, seed=seed, resamples=resamples)
         for level, x in states.items()
     }
     return [
-        Importance(model, metric, level, p.n, *p[:3], *s[:3]) for level, (p, s) in found.items()
+        Importance(model, metric, level, p.n, *p[:3], *s[:3])
+        for level, (p, s) in correlations.items()
     ]
 
 # %% ../../nbs/evaluation/01_measured.ipynb #results_table
@@ -199,19 +186,19 @@ def results_table(
     metric: str,  # the one to show
 ) -> str:  # markdown
     "Show one metric: a line per model, its mean with the 95 % interval, and its levels"
-    found = {(r.model, r.level): r for r in rows if r.metric == metric}
-    models = list(dict.fromkeys(model for model, _ in found))
-    levels = list(dict.fromkeys(level for _, level in found if level != ALL))
+    means = {(r.model, r.level): r for r in rows if r.metric == metric}
+    models = list(dict.fromkeys(model for model, _ in means))
+    levels = list(dict.fromkeys(level for _, level in means if level != ALL))
 
     def line(model):
-        overall = found[model, ALL]
-        means = [_mean_text(found.get((model, level)), overall.n) for level in levels]
+        overall = means[model, ALL]
+        cells = [_mean_text(means.get((model, level)), overall.n) for level in levels]
         return [
             shorten(model, 40),
             overall.n,
             number_text(overall.mean) if overall.read else UNREAD,
             range_text(overall.low, overall.high) if overall.read else "–",
-            *means,
+            *cells,
         ]
 
     return Table((metric, "n", ALL, "95 % interval", *levels), [line(m) for m in models]).markdown()
@@ -229,7 +216,7 @@ def means_table(
     title: str = "model",  # of the first column
 ) -> str:  # markdown
     "Show several metrics: a line per model, a mean with its 95 % interval per metric"
-    found = {(r.model, r.metric): r for r in rows if r.level == ALL and r.metric in metrics}
+    means = {(r.model, r.metric): r for r in rows if r.level == ALL and r.metric in metrics}
 
     def cell(r, n):
         if r is None or not r.n:
@@ -240,11 +227,11 @@ def means_table(
         return f"{number_text(r.mean)} ({range_text(r.low, r.high)}{few})"
 
     def line(m):
-        n = max(r.n for (model, _), r in found.items() if model == m)
-        return [shorten(m, 40), n, *(cell(found.get((m, metric)), n) for metric in metrics)]
+        n = max(r.n for (model, _), r in means.items() if model == m)
+        return [shorten(m, 40), n, *(cell(means.get((m, metric)), n) for metric in metrics)]
 
     return Table(
-        (title, "n", *metrics), [line(m) for m in dict.fromkeys(m for m, _ in found)]
+        (title, "n", *metrics), [line(m) for m in dict.fromkeys(m for m, _ in means)]
     ).markdown()
 
 
@@ -252,20 +239,17 @@ def metrics_table(
     rows: Sequence[Result],  # of any models and metrics
 ) -> str:  # markdown; empty without rows
     "Show the first metric as `results_table` does, then a line of means for each other one"
-    means, models = (
-        {(r.metric, r.model): number_text(r.mean) for r in rows if r.level == ALL},
-        dict.fromkeys(r.model for r in rows),
-    )
-    metrics = list(dict.fromkeys(r.metric for r in rows))
-    lines = [
-        [metric, *(means.get((metric, model), "–") for model in models)] for metric in metrics[1:]
-    ]
-    others = (
-        [Table(("means", *(shorten(model, 40) for model in models)), lines).markdown()]
-        if lines
-        else []
-    )
-    return "\n\n".join([*(results_table(rows, metric) for metric in metrics[:1]), *others])
+    first, *others = dict.fromkeys(r.metric for r in rows) or ("",)
+    if not first:
+        return ""
+    means = {(r.metric, r.model): number_text(r.mean) for r in rows if r.level == ALL}
+    models = list(dict.fromkeys(r.model for r in rows))
+    lines = [[metric, *(means.get((metric, model), "–") for model in models)] for metric in others]
+    tables = [results_table(rows, first)]
+    if lines:
+        heads = ("means", *(shorten(model, 40) for model in models))
+        tables.append(Table(heads, lines).markdown())
+    return "\n\n".join(tables)
 
 # %% ../../nbs/evaluation/01_measured.ipynb #paired_table
 def differences_table(
@@ -315,10 +299,10 @@ class Measurement(NamedTuple):
 # %% ../../nbs/evaluation/01_measured.ipynb #save_measured
 def save_measured(
     path: str | Path,  # a .jsonl file
-    found: Sequence[Measurement],
+    measured: Sequence[Measurement],
 ) -> Path:
     "Write what was measured, completely or not at all; nan becomes null"
-    return write_jsonl(path, [m._asdict() for m in found])
+    return write_jsonl(path, [m._asdict() for m in measured])
 
 
 def load_measured(
@@ -350,14 +334,14 @@ def _measured(row, where):
 
 # %% ../../nbs/evaluation/01_measured.ipynb #score_table
 def score_table(
-    found: Sequence[Measurement],  # E units
+    measured: Sequence[Measurement],  # E units
 ) -> dict[str, dict[str, list[float]]]:  # metric → part → [E], nan = no score
     "Arrange the values of one model by metric and part, in order of first appearance"
     table: dict[str, dict[str, list[float]]] = {}
-    for i, m in enumerate(found):
+    for i, m in enumerate(measured):
         for metric, by_part in m.values.items():
             for part, value in by_part.items():
-                table.setdefault(metric, {}).setdefault(part, [math.nan] * len(found))[i] = value
+                table.setdefault(metric, {}).setdefault(part, [math.nan] * len(measured))[i] = value
     return table
 
 # %% ../../nbs/evaluation/01_measured.ipynb #Results
@@ -374,7 +358,7 @@ def _check_same(
     models: Mapping[str, Sequence[Measurement]],  # name → units
 ) -> None:
     "Raise unless all models answered the same units in the same order"
-    units = {name: [m.unit for m in found] for name, found in models.items()}
+    units = {name: [m.unit for m in measured] for name, measured in models.items()}
     first, *others = units
     for name in others:
         if units[name] != units[first]:
@@ -392,7 +376,7 @@ def results(
 ) -> Results:
     "Compute means with intervals for every model, and paired differences for every two"
     _check_same(models)
-    tables = {name: score_table(found) for name, found in models.items()}
+    tables = {name: score_table(measured) for name, measured in models.items()}
     clusters = [m.cluster for m in next(iter(models.values()))]
     rows = [
         row
@@ -419,9 +403,9 @@ def results(
     return Results(rows, paired)
 
 
-def _is_read(row, parts, found):
+def _is_read(row, parts, measured):
     "Tell whether a mean of 0 has a text behind it; where no texts are shown, it has"
-    texts = [m.shown[part] for m in found for part in parts if part in m.shown]
+    texts = [m.shown[part] for m in measured for part in parts if part in m.shown]
     return row.high != 0 or not texts or any(map(str.strip, texts))
 
 
@@ -431,28 +415,28 @@ def _short(rows):
 # %% ../../nbs/evaluation/01_measured.ipynb #save_results
 def save_results(
     path: str | Path,  # results.json
-    found: Results,
+    contents: Results,
 ) -> Path:
     "Write results, completely or not at all"
-    own = found._asdict()
-    return atomic_write(path, to_json(own | own.pop("notes"), indent=1))
+    fields = contents._asdict()
+    return atomic_write(path, to_json(fields | fields.pop("notes"), indent=1))
 
 
 def load_results(
     path: str | Path,  # results.json
 ) -> Results:
     "Read results back; `DataError` names what is wrong"
-    found = json.loads(Path(path).read_text("utf-8"))
+    contents = json.loads(Path(path).read_text("utf-8"))
     kinds = {"rows": Result, "paired": PairedDifference, "importance": Importance}
     lists = (
         [
             from_dict(kind, _filled(row), f"{path}, {name} {i}")
-            for i, row in enumerate(found.get(name, ()), 1)
+            for i, row in enumerate(contents.get(name, ()), 1)
         ]
         for name, kind in kinds.items()
     )
     return Results._make(
-        [*lists, {name: value for name, value in found.items() if name not in kinds}]
+        [*lists, {name: value for name, value in contents.items() if name not in kinds}]
     )
 
 
@@ -516,7 +500,7 @@ def bits_tables(rows: Sequence[Result]) -> str:  # Markdown; empty where bits we
     return "\n\n".join([*tables, "±: half of the 95 % interval by person."] if tables else [])
 
 
-def unmeasured(found: Results) -> list[str]:
+def unmeasured(measured: Results) -> list[str]:
     "Say which systems gave no bits, and why"
-    why = found.notes.get("bits", {}).get("unmeasured", {})
-    return [f"No bits of {name}: {said}" for name, said in why.items()]
+    why = measured.notes.get("bits", {}).get("unmeasured", {})
+    return [f"No bits of {name}: {reason}" for name, reason in why.items()]

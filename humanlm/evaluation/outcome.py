@@ -32,8 +32,8 @@ def _crossed_intervals(
         index + (index.max(initial=0) + 1) * np.arange(len(values))[:, None]
     )  # [S, E] seed and context
     drawn = crossed_means(values, contexts, resamples=resamples)
-    found = level_intervals(levels, values.reshape(-1, values.shape[2]), drawn, cells.ravel())
-    return found if len(levels) > 1 else {ALL: found[ALL]}
+    intervals = level_intervals(levels, values.reshape(-1, values.shape[2]), drawn, cells.ravel())
+    return intervals if len(levels) > 1 else {ALL: intervals[ALL]}
 
 # %% ../../nbs/evaluation/04_outcome.ipynb #Arms
 Table = dict[str, dict[str, list[float]]]  # metric → part → one value per unit; nan = no score
@@ -103,14 +103,14 @@ class Arms(NamedTuple):
         resamples: int = 2000,
     ) -> dict:
         "Say what an experiment found, as plain data"
-        known = [pair for pair in pairs if set(pair) <= self.tables.keys()]
+        complete = [pair for pair in pairs if set(pair) <= self.tables.keys()]
         return {
             "references": self.references,
             "held_out": {"examples": len(self.clusters), "contexts": len(set(self.clusters))},
             "seeds": list(seeds),
             "intervals": INTERVALS,
             "measurements": rounded(self.means(resamples)),
-            "differences": rounded(_differences(self, known, resamples)),
+            "differences": rounded(_differences(self, complete, resamples)),
             "seed_means": rounded(_seed_means(self, seeds)),
             "spent": rounded([log.spent() for log in logs]),
             "curves": _learning_curves(logs),
@@ -118,30 +118,30 @@ class Arms(NamedTuple):
 
 # %% ../../nbs/evaluation/04_outcome.ipynb #differences
 def _differences(
-    found: Arms,
+    arms: Arms,
     pairs: Sequence[tuple[str, str]],  # arm, and the arm it is compared with
     resamples: int = 2000,
 ) -> list[PairedDifference]:
     "Compare arms on the same units and seeds"
     rows = []
     for a, b in pairs:
-        for metric in (m for m in found.metrics(a) if m in found.metrics(b)):
-            (levels, x), (others, y) = found.values(a, metric), found.values(b, metric)
+        for metric in (m for m in arms.metrics(a) if m in arms.metrics(b)):
+            (levels, x), (others, y) = arms.values(a, metric), arms.values(b, metric)
             if levels == others and x.shape == y.shape:
                 rows += [
                     PairedDifference(metric, level, a, b, i.n, i.value, i.low, i.high)
                     for level, i in _crossed_intervals(
-                        levels, x - y, found.clusters, resamples
+                        levels, x - y, arms.clusters, resamples
                     ).items()
                 ]
     return rows
 
 # %% ../../nbs/evaluation/04_outcome.ipynb #seed_means
-def _seed_means(found: Arms, seeds: Sequence[int]) -> list[dict]:
+def _seed_means(arms: Arms, seeds: Sequence[int]) -> list[dict]:
     "Give the mean of every single seed, over parts where there are several"
 
     def mean(arm, metric, s):
-        return float(known_mean(known_mean(found.values(arm, metric)[1][s], 0)))
+        return float(known_mean(known_mean(arms.values(arm, metric)[1][s], 0)))
 
     return [
         {
@@ -149,9 +149,9 @@ def _seed_means(found: Arms, seeds: Sequence[int]) -> list[dict]:
             "metric": metric,
             "means": {str(seed): mean(arm, metric, s) for s, seed in enumerate(seeds)},
         }
-        for arm in found.tables
-        if arm not in found.references
-        for metric in found.metrics(arm)
+        for arm in arms.tables
+        if arm not in arms.references
+        for metric in arms.metrics(arm)
     ]
 
 # %% ../../nbs/evaluation/04_outcome.ipynb #ArmLog
@@ -173,19 +173,6 @@ class _ArmLog(NamedTuple):
         steps = max((line["step"] for line in self.lines), default=0)
         spent = {"arm": self.arm, "seed": self.seed, "steps": steps}
         return spent | {"tokens": self.tokens or None, "seconds": self.seconds}
-
-    def rewards(self) -> list[tuple[int, dict[str, float]]]:  # tokens before, part → mean reward
-        "Read the rewards of every step that generated something"
-        done, rows = 0, []
-        for line in (line for line in self.lines if line.get("tokens/generated")):
-            rewards = {
-                key.removeprefix("reward/"): value
-                for key, value in line.items()
-                if key.startswith("reward/") and value is not None
-            }
-            rows.append((done, rewards))
-            done += _tokens(line)
-        return rows
 
 
 def _tokens(line):
@@ -214,10 +201,14 @@ def _learning_curves(
     binned: dict[tuple[str, str], dict[int, list[float]]] = {}
     most = max((log.tokens for log in logs), default=0)
     for log in logs:
-        for done, rewards in log.rewards():
-            for part, value in rewards.items():
-                means = binned.setdefault((log.arm, part), {})
-                means.setdefault(min(bins - 1, int(bins * done / most)), []).append(value)
+        done = 0
+        for line in (line for line in log.lines if line.get("tokens/generated")):
+            at = min(bins - 1, int(bins * done / most))
+            done += _tokens(line)
+            for key, value in line.items():
+                if key.startswith("reward/") and value is not None:
+                    means = binned.setdefault((log.arm, key.removeprefix("reward/")), {})
+                    means.setdefault(at, []).append(value)
     return [
         {
             "arm": arm,

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['TEXTS_SAY', 'PALE', 'UNSAID', 'Section', 'CSS', 'TOY', 'RunFolder', 'load_log', 'paired_html', 'first_screen',
-           'missing', 'results_section', 'training_section', 'samples_section', 'model_said', 'standard_sections',
-           'report_html', 'write_report']
+           'missing', 'results_section', 'training_section', 'model_said', 'standard_sections', 'report_html',
+           'write_report']
 
 # %% ../../nbs/evaluation/03_report.ipynb #import-json-import-math
 import json
@@ -20,11 +20,9 @@ from ..core.basics import DataError, HumanLMError, atomic_write, grown_rows, sho
 from ..core.config import read_yaml
 from ..core.html import Html, Table, figure_html, fold, markdown_html, no_pictures, page, tag
 from ..core.stats import number_text, range_text
-from ..core.trajectory import Trajectory, load_trajectories
-from ..data.viz import group_html, score_style, spread
+from ..data.viz import score_style
 from humanlm.evaluation.figures import (
     PANELS,
-    MetricView,
     Names,
     results_bars,
     training_curves,
@@ -52,18 +50,12 @@ class RunFolder:
             raise DataError(
                 f"No run folder {self.folder}. Give the folder that humanlm.train printed."
             )
-        self.config: dict[str, dict] = self.piece(
-            "config.yaml", _config, {}
-        )  # the settings by group
+        self.config: dict[str, dict] = self.piece("config.yaml", read_yaml, {})  # by group
         self.record: dict[str, Any] = self.piece("run.json", _json, {})
         self.log: list[dict] = self.piece("metrics.jsonl", load_log, [])
         self.results: Results = self.piece("results.json", load_results, Results([]))
-        self.samples: dict[str, list[Trajectory]] = self.piece(
-            "trajectories", _samples, {}
-        )  # by method, of a few steps
-        self.card: str = (
-            self.piece("data.md", _text, "") if (self.folder / "data.md").exists() else ""
-        )  # of the data; not every recipe writes one
+        card = self.folder / "data.md"  # of the data; not every recipe writes one
+        self.card = card.read_text("utf-8") if card.exists() else ""
 
     def piece(
         self,
@@ -73,45 +65,20 @@ class RunFolder:
     ) -> Any:
         "Read one piece, once; if that fails, note why and give the empty one"
         if name not in self.pieces:
-            self.pieces[name] = self._read(self.folder / name, read, empty)
+            self.pieces[name] = empty
+            try:
+                if (self.folder / name).exists():
+                    self.pieces[name] = read(self.folder / name)
+                else:
+                    self.missing.append(f"{name}: not there")
+            except (HumanLMError, OSError, ValueError, TypeError, KeyError, AttributeError) as e:
+                why = f"{type(e).__name__}: {shorten(e, 200)}"
+                self.missing.append(f"{name}: not readable ({why})")
         return self.pieces[name]
 
-    def _read(self, path: Path, read: Callable[[Path], Any], empty: Any) -> Any:
-        if not path.exists():
-            self.missing.append(f"{path.name}: not there")
-            return empty
-        try:
-            return read(path)
-        except (HumanLMError, OSError, ValueError, TypeError, KeyError, AttributeError) as e:
-            self.missing.append(
-                f"{path.name}: not readable ({type(e).__name__}: {shorten(e, 200)})"
-            )
-            return empty
-
 # %% ../../nbs/evaluation/03_report.ipynb #_samples
-def _samples(path: Path) -> dict[str, list[Trajectory]]:
-    "Read at most two dozen files of training samples of each method, from the first to the last"
-    files = {
-        method.name: sorted(method.glob("*.parquet"))
-        for method in sorted(path.iterdir())
-        if method.is_dir()
-    }
-    return {
-        name: [t for file in spread(found, 24) for t in load_trajectories(file)]
-        for name, found in files.items()
-    }
-
-
-def _json(path: Path) -> dict:
-    return dict(json.loads(path.read_text("utf-8")))
-
-
-def _text(path: Path) -> str:
-    return path.read_text("utf-8")
-
-
-def _config(path: Path) -> dict[str, dict]:
-    return {name: dict(group or {}) for name, group in read_yaml(path).items()}
+def _json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_bytes())
 
 # %% ../../nbs/evaluation/03_report.ipynb #load_log
 def load_log(
@@ -131,14 +98,14 @@ def _results_html(
     names: Names = Names(),
 ) -> Html:
     "Show means with intervals: a line per model, references last"
-    found = {(r.model, r.metric, r.level): r for r in rows if (r.metric, r.level) in columns}
+    means = {(r.model, r.metric, r.level): r for r in rows if (r.metric, r.level) in columns}
     models = sorted(
-        dict.fromkeys(model for model, _, _ in found), key=lambda model: model in names.references
+        dict.fromkeys(model for model, _, _ in means), key=lambda model: model in names.references
     )
-    n = max((r.n for r in found.values()), default=0)
+    n = max((r.n for r in means.values()), default=0)
     heads = [tag("i", name) if name in names.references else shorten(name, 60) for name in models]
     lines = [
-        [tag("th", head), *(_mean_cell(found.get((name, *key)), n) for key in columns)]
+        [tag("th", head), *(_mean_cell(means.get((name, *key)), n) for key in columns)]
         for head, name in zip(heads, models)
     ]
     return Table(("model", *columns.values()), lines, "l").html("scores")
@@ -164,24 +131,25 @@ def _headline(
     names: Names = Names(),
 ) -> tuple[str, list[str]]:  # the mean, and what goes with it
     "Say how the last model of a run does in one metric"
-    shown = MetricView.of(results.rows, metric, names)
-    best = [name for name in shown.models if (name, ALL) in shown.means][-1]
-    row, wanted = shown.means[best, ALL], (metric, ALL, {best, names.start})
-    said = [f"{best}, {row.n} {names.units}", f"95\u00a0% interval {range_text(row.low, row.high)}"]
-    for p in results.paired:
-        if (p.metric, p.level, {p.a, p.b}) == wanted:  # told from the side of the best
-            sign = 1 if p.a == best else -1
-            diff, *ends = (sign * p.diff, *sorted((sign * p.low, sign * p.high)))
-            low, high = (number_text(x, "+.2f") for x in ends)
-            said.append(
-                f"{number_text(diff, '+.2f')} against {names.start} ({low}\u00a0to\u00a0{high})"
-            )
-    marks = {name: mark for name in shown.references if (mark := shown.means.get((name, ALL)))}
-    beside = [
-        f"{name}\u00a0{number_text(mark.mean)}{f' (n {mark.n})' if mark.n < row.n else ''}"
-        for name, mark in marks.items()
+    rows = {r.model: r for r in results.rows if (r.metric, r.level) == (metric, ALL)}
+    best = [r for r in rows.values() if r.model not in names.references][-1]
+    wanted = metric, ALL, {best.model, names.start}
+    lines = [
+        f"{best.model}, {best.n} {names.units}",
+        f"95\u00a0% interval {range_text(best.low, best.high)}",
     ]
-    return number_text(row.mean), said + ([", ".join(beside)] if beside else [])
+    for p in results.paired:
+        if (p.metric, p.level, {p.a, p.b}) == wanted:  # from the side of the best
+            sign = 1 if p.a == best.model else -1
+            low, high = sorted((sign * p.low, sign * p.high))
+            diff, low, high = (number_text(x, "+.2f") for x in (sign * p.diff, low, high))
+            lines.append(f"{diff} against {names.start} ({low}\u00a0to\u00a0{high})")
+    beside = [
+        f"{r.model}\u00a0{number_text(r.mean)}{f' (n {r.n})' if r.n < best.n else ''}"
+        for r in rows.values()
+        if r.model in names.references
+    ]
+    return number_text(best.mean), lines + ([", ".join(beside)] if beside else [])
 
 # %% ../../nbs/evaluation/03_report.ipynb #first_screen
 def _aside(metric: str) -> bool:
@@ -191,11 +159,11 @@ def _aside(metric: str) -> bool:
 
 def first_screen(
     run: RunFolder,
-    said: Sequence[str] = (),  # what the numbers rest on, in sentences
+    sentences: Sequence[str] = (),  # what the numbers rest on, in sentences
     names: Names = Names(),
 ) -> Html:
     "Show what the run was, its headline numbers, and what is missing"
-    lines, state = list(said), run.record.get("state")
+    lines, state = list(sentences), run.record.get("state")
     if state not in (None, "finished"):
         lines.append(f"This run is not finished (state: {state}).")
     trained = (r for r in run.results.rows if r.level == ALL and r.model not in names.references)
@@ -203,10 +171,11 @@ def first_screen(
     for metric in dict.fromkeys(r.metric for r in trained if not _aside(r.metric)):
         mean, more = _headline(run.results, metric, names)
         cards.append(tag("div", names.title(metric), tag("b", mean), tag("br").join(more)))
-    parts = [
-        tag("div", *(tag("p", line) for line in lines), class_="plain") if lines else "",
-        tag("div", *cards, class_="headlines") if cards else "",
-    ]
+    parts = []
+    if lines:
+        parts.append(tag("div", *(tag("p", line) for line in lines), class_="plain"))
+    if cards:
+        parts.append(tag("div", *cards, class_="headlines"))
     if run.missing:
         parts.append(tag("p", "Missing from this run:"))
         parts.append(tag("ul", *(tag("li", line) for line in run.missing)))
@@ -220,12 +189,10 @@ def missing(what: str) -> Html:
 
 def _metric_part(rows: Sequence[Result], metric: str, names: Names = Names()) -> Html:
     "Show the parts of one metric; nothing if it has none"
-    parts, (title, question) = (
-        MetricView.of(rows, metric, names).parts,
-        names.metrics.get(metric, (metric, "")),
-    )
+    parts = dict.fromkeys(r.level for r in rows if r.metric == metric)
     if len(parts) < 3:
         return Html()
+    title, question = names.metrics.get(metric, (metric, ""))
     draw = partial(results_bars, rows, metric, names=names)
     bars = figure_html(draw, f"{title} by {names.part}, as bars")
     table = _results_html(rows, {(metric, part): part for part in parts}, names)
@@ -245,31 +212,24 @@ def results_section(run: RunFolder, names: Names = Names()) -> Html:
     if not rows:
         return missing("No results: this run was not evaluated.")
     metrics, models = dict.fromkeys(r.metric for r in rows), dict.fromkeys(r.model for r in rows)
-    notes = "; ".join(
-        f"{name} {names.references[name]}" for name in models if name in names.references
-    )
-    said = tag("p", tag("small", f"References need no model: {notes}.")) if notes else ""
     overview = {(metric, ALL): names.title(metric) for metric in metrics if not _aside(metric)}
-    parts = [_metric_part(rows, metric, names) for metric in metrics]
-    return Html().join(
-        [
-            _results_html(rows, overview, names),
-            said,
-            *parts,
-            _texts_html(rows, names),
-            _bits_html(run.results),
-        ]
-    )
+    shown = [_results_html(rows, overview, names)]
+    references = [f"{m} {names.references[m]}" for m in models if m in names.references]
+    if references:
+        about = f"References need no model: {'; '.join(references)}."
+        shown.append(tag("p", tag("small", about)))
+    shown += [_metric_part(rows, metric, names) for metric in metrics]
+    return Html().join([*shown, _texts_html(rows, names), _bits_html(run.results)])
 
 
-def _bits_html(found: Results) -> Html:  # empty if none were measured
+def _bits_html(results: Results) -> Html:  # empty if none were measured
     "Show bits of the real texts, and what is missing"
-    shown = bits_tables(found.rows)
+    shown = bits_tables(results.rows)
     if not shown:
         return Html()
-    said = Html().join(tag("p", line) for line in unmeasured(found))
+    reasons = Html().join(tag("p", line) for line in unmeasured(results))
     head = tag("h3", "Bits of the real reply")
-    return head + markdown_html(shown) + said
+    return head + markdown_html(shown) + reasons
 
 
 def _texts_html(
@@ -313,36 +273,9 @@ def training_section(
     "Show the curves of training"
     if not run.log:
         return missing("No training log.")
-    said = [title.partition(",")[0] for title in panels.values()]
+    titles = [title.partition(",")[0] for title in panels.values()]
     draw = partial(training_curves, run.log, panels, names)
-    return figure_html(draw, ", ".join(said).capitalize(), PALE)
-
-
-def samples_section(run: RunFolder, order: Sequence[str] = ()) -> Html:
-    "Show training samples of each part, in order, from an early, a middle and a late step"
-    found = {method: samples for method, samples in run.samples.items() if samples}
-    if not found:
-        return missing("No training samples: no method of this run was trained by reinforcement.")
-    place = {part: i for i, part in enumerate(order)}
-    ordered = {
-        method: sorted(samples, key=lambda t: place.get(t.level, -1))
-        for method, samples in found.items()
-    }
-    return Html().join(fold(method, _groups_html(t)) for method, t in ordered.items())
-
-
-def _groups_html(samples: Sequence[Trajectory]) -> Html:
-    "Show one group of an early, a middle and a late step of each level"
-    steps: dict[str, dict[int, list[Trajectory]]] = {}
-    for t in samples:
-        group = steps.setdefault(t.level, {}).setdefault(t.step, [])
-        if not group or group[0].group == t.group:
-            group.append(t)
-    return Html().join(
-        fold(f"{level} · step {step}", group_html(found[step]))
-        for level, found in steps.items()
-        for step in spread(sorted(found), 3)
-    )
+    return figure_html(draw, ", ".join(titles).capitalize(), PALE)
 
 # %% ../../nbs/evaluation/03_report.ipynb #run_section
 UNSAID = ("name", "schema_version")  # of the record: the first is the title of the page
@@ -350,22 +283,21 @@ UNSAID = ("name", "schema_version")  # of the record: the first is the title of 
 
 def _run_section(run: RunFolder) -> Html:
     "Show wall time, cost, seed, versions, settings and data card"
-    record, ledger, yaml = run.record, run.record.get("ledger"), run.folder / "config.yaml"
-    seconds = record.get("seconds") or {}
+    record, yaml = run.record, run.folder / "config.yaml"
     facts = {
         name.replace("_", " "): value
         for name, value in record.items()
         if isinstance(value, (str, int, float)) and name not in UNSAID
     }
-    facts |= record.get("machine") or {}
-    facts |= {f"{name} version": text for name, text in (record.get("versions") or {}).items()}
-    facts |= {f"wall time of {name}": f"{s:,.1f} s" for name, s in seconds.items()}
+    facts |= record.get("machine", {})
+    facts |= {f"{name} version": text for name, text in record.get("versions", {}).items()}
+    facts |= {
+        f"wall time of {name}": f"{s:,.1f} s" for name, s in record.get("seconds", {}).items()
+    }
     lines = [[tag("th", name), shorten(value, 120)] for name, value in facts.items()]
-    parts = [
-        Table(("what", "value"), lines, "l").html() if lines else missing("No record of this run.")
-    ]
-    if ledger:
-        costs = markdown_html(Ledger.from_dict(ledger)._repr_markdown_())
+    parts = [Table(("what", "value"), lines, "l").html()]
+    if record.get("ledger"):
+        costs = markdown_html(Ledger.from_dict(record["ledger"])._repr_markdown_())
         parts += [tag("h3", "Calls to models"), costs]
     settings = tag("pre", yaml.read_text("utf-8", "replace")) if yaml.exists() else "No settings."
     parts.append(fold("Settings, resolved", settings))
@@ -402,14 +334,14 @@ def model_said(config: Mapping[str, Any]) -> list[str]:
 
 def standard_sections(
     names: Names = Names(),
-    said: Callable[
+    rests_on: Callable[
         [Mapping[str, Any]], list[str]
     ] = model_said,  # settings of a run → what its numbers rest on, in sentences
 ) -> dict[str, Section]:
     "Give the sections that serve every run"
     about = f"Means over {names.units} with 95 % bootstrap intervals over {names.clusters}."
     return {
-        "first": ("", "", lambda run: first_screen(run, said(run.config), names)),
+        "first": ("", "", lambda run: first_screen(run, rests_on(run.config), names)),
         "results": ("Results", about, partial(results_section, names=names)),
         "differences": (
             "Differences",
@@ -422,13 +354,8 @@ def standard_sections(
         ),
         "training": (
             "Training",
-            "What was logged while training.",
+            "What was logged while training. Its samples: humanlm view RUN.",
             partial(training_section, names=names),
-        ),
-        "samples": (
-            "Training samples",
-            f"One group per {names.part} at an early, a middle and a late step, best sample first.",
-            samples_section,
         ),
         "run": ("This run", "What it takes to run it again.", _run_section),
     }
@@ -441,25 +368,20 @@ def report_html(
 ) -> str:  # a whole HTML page
     "Give the whole page"
     sections = standard_sections() if sections is None else sections
-    drawn = {
-        anchor: draw(run)
-        for anchor, (title, _, draw) in sorted(sections.items(), key=lambda item: not item[1][0])
-    }
-    titled = {anchor: found for anchor, found in sections.items() if found[0]}
-    links = tag(
-        "nav", *(tag("a", title, href=f"#{anchor}") for anchor, (title, _, _) in titled.items())
-    )
-    parts = (
-        tag("h2", title, id=anchor) + tag("p", about, class_="lead") + drawn[anchor]
-        for anchor, (title, about, _) in titled.items()
-    )
+    titled = {anchor: section for anchor, section in sections.items() if section[0]}
+    links = tag("nav", *(tag("a", section[0], href=f"#{a}") for a, section in titled.items()))
+    parts = [
+        tag("h2", title, id=anchor) + tag("p", about, class_="lead") + draw(run)
+        for anchor, (title, about, draw) in titled.items()
+    ]
+    first = [draw(run) for title, _, draw in sections.values() if not title]
     name = shorten(run.record.get("name") or run.folder.name, 80)
-    first = (drawn[anchor] for anchor in sections if anchor not in titled)
+    no_figures = no_pictures()
     return page(
         f"{name}: report",
         tag("h1", name),
         tag("p", lead, class_="lead"),
-        *([tag("p", said, class_="lead")] if (said := no_pictures()) else []),
+        tag("p", no_figures, class_="lead") if no_figures else "",
         *first,
         links,
         *parts,

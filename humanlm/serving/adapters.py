@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from ..clients.reader import without_middle
-from ..core.basics import DataError, optional, run_sync, shorten
+from ..core.basics import check_name, optional, run_sync
 from humanlm.gyms.protocol import (
     BROKEN,
     KINDS,
@@ -47,23 +47,18 @@ def _classes():
     class GymnasiumEnv(gymnasium.Env):
         "A gym in the shape of Gymnasium"
 
-        metadata = {"render_modes": ["ansi"]}
         action_space, observation_space = AnyText(MAX_CONTENT), AnyText(MAX_SHOWN + 100)
         play: Any = None
 
-        def __init__(self, gym, tasks, config, user, judge, render_mode):
+        def __init__(self, gym, tasks, config, user, judge):
             self.gym, self.config, self.players = gym, config, (user, judge)
-            self.tasks, self.render_mode = {task.id: task for task in tasks}, render_mode
+            self.tasks = {task.id: task for task in tasks}
 
         def reset(self, *, seed=None, options=None):
             super().reset(seed=seed)
             place, seed = self.np_random.integers(2**31, size=2).tolist()
             name = (options or {}).get("task", [*self.tasks][place % len(self.tasks)])
-            if name not in self.tasks:
-                raise DataError(
-                    f"{self.gym.name} has no task {shorten(repr(name))} here. Give "
-                    f"one of its {len(self.tasks)} ids."
-                )
+            check_name(name, self.tasks, f"task of {self.gym.name}")
             self.play = self.gym.play(self.tasks[name], self.config, *self.players, seed=seed)
             info = {"task": name, "system": self.gym.system_prompt(self.config)}
             return without_middle(self.play.task.opening, MAX_SHOWN), info
@@ -80,11 +75,6 @@ def _classes():
                 {"stop": stop, "fault": turn.fault, "parts": dict(turn.parts)},
             )
 
-        def render(self):
-            if self.render_mode == "ansi" and self.play:
-                turns = (f"> [{t.kind}] {t.content}\n{t.feedback}" for t in self.play.turns)
-                return "\n".join([self.play.task.opening, *turns])
-
     return GymnasiumEnv
 
 
@@ -94,12 +84,11 @@ def gymnasium_env(
     config: GymConfig | None = None,
     user: Any = None,  # as for `Environment`
     judge: Any = None,
-    render_mode: str | None = None,  # ansi: the dialogue so far as text
 ) -> Any:  # `gymnasium.Env`
     "Make an environment of Gymnasium; `ConfigError` where that is not installed"
     gym = find_gym(gym) if isinstance(gym, str) else gym
     tasks = gym.tasks(64, 0) if tasks is None else tasks
-    return _classes()(gym, tasks, config or gym.config, user, judge, render_mode)
+    return _classes()(gym, tasks, config or gym.config, user, judge)
 
 
 def register_gymnasium() -> list[str]:
@@ -144,11 +133,7 @@ def trl_environment(
         _count = 0
 
         def reset(self, task_id: str = "", **row) -> str:
-            if task_id not in by_id:
-                raise DataError(
-                    f"A row names the task {shorten(repr(task_id))}, which is not among "
-                    f"the {len(by_id)} of {gym.name}. Make the rows with trl_rows."
-                )
+            check_name(task_id, by_id, f"task of {gym.name}")
             self._play = gym.play(by_id[task_id], config, user, judge, seed=self._count)
             self._count += 1
             return self._play.task.opening
@@ -177,7 +162,7 @@ def trl_rows(
         f"- {kind}: {gym.environment.formats.get(kind, KINDS[kind])}"
         for kind in gym.environment.kinds
     )
-    told = (
+    system = (
         "You act in a world with a user in it, by calling interact_with_env once in each "
         f"turn.\n\n{gym.about}\n\nThe choices, and what their content is:\n{ways}\n\nYou "
         f"have {(config or gym.config).max_turns} turns. {gym.hint}"
@@ -185,7 +170,7 @@ def trl_rows(
     return [
         {
             "prompt": [
-                {"role": "system", "content": told.strip()},
+                {"role": "system", "content": system.strip()},
                 {"role": "user", "content": ""},
             ],
             "task_id": task.id,

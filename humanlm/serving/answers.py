@@ -13,6 +13,7 @@ import random
 import secrets
 import sqlite3
 import string
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -101,13 +102,9 @@ def checked(
 _SCHEMA = """
 PRAGMA foreign_keys = ON; PRAGMA secure_delete = ON; PRAGMA synchronous = FULL;
 CREATE TABLE IF NOT EXISTS design (name TEXT PRIMARY KEY, content TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS item (id TEXT PRIMARY KEY, content TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS participant (
-    id INTEGER PRIMARY KEY, pseudonym TEXT NOT NULL UNIQUE, code TEXT NOT NULL UNIQUE);
-CREATE TABLE IF NOT EXISTS assignment (
-    participant INTEGER NOT NULL REFERENCES participant ON DELETE CASCADE, n INTEGER NOT NULL,
-    item TEXT NOT NULL REFERENCES item, letters TEXT NOT NULL,
-    PRIMARY KEY (participant, n), UNIQUE (participant, item));
+    id INTEGER PRIMARY KEY, pseudonym TEXT NOT NULL UNIQUE, code TEXT NOT NULL UNIQUE,
+    plan TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS answer (
     participant INTEGER NOT NULL REFERENCES participant ON DELETE CASCADE,
     n INTEGER NOT NULL, step TEXT NOT NULL, content TEXT NOT NULL,
@@ -142,62 +139,50 @@ class StudyAnswers:
         self._load()
 
     def _load(self) -> None:
-        rows = self.db.execute("SELECT content FROM item ORDER BY rowid").fetchall()
-        self.items = {item.id: item for item in map(_item, (content for (content,) in rows))}
-        design = self.db.execute("SELECT * FROM design")
-        self.design: dict[str, Any] = {name: json.loads(content) for name, content in design}
+        rows = self.db.execute("SELECT * FROM design")
+        self.design: dict[str, Any] = {name: json.loads(content) for name, content in rows}
+        self.items = {item.id: item for item in map(_item, self.design.pop("items", ()))}
 
     def settle(self, design: Mapping[str, Any], items: Sequence[StudyItem]) -> None:
         "Begin with these items, or go on with the same; `ConfigError` if they are others"
-        given = {item.id: to_json(item._asdict()) for item in items}
-        before = dict(self.db.execute("SELECT id, content FROM item").fetchall())
-        changed = [
-            name for name, value in design.items() if self.design and self.design.get(name) != value
-        ]
-        changed += ["items"] * bool(before and given and before != given)
+        fields = {**design, "items": [item._asdict() for item in items]}
+        texts = {name: to_json(value) for name, value in fields.items()}
+        before = dict(self.db.execute("SELECT * FROM design").fetchall())
+        changed = [name for name in texts if before and before.get(name) != texts[name]]
         if changed:
             raise ConfigError(
                 f"{self.path} holds a study with other {', '.join(changed)}. Give the "
                 "same again, or another --study.out."
             )
         with self.db:
-            settings = [(name, to_json(value)) for name, value in design.items()]
-            self.db.executemany("INSERT OR IGNORE INTO item VALUES (?, ?)", given.items())
-            self.db.executemany("INSERT OR IGNORE INTO design VALUES (?, ?)", settings)
+            self.db.executemany("INSERT OR IGNORE INTO design VALUES (?, ?)", texts.items())
         self._load()
 
     def begin(self, code: str) -> Participant:
         "Take somebody in; the same code twice is the same person"
         if person := self.find(code):
             return person
+        seen = Counter(item.id for person in self.people() for item, _ in person.items)
+        order = sorted(self.items, key=lambda id: (seen[id], secrets.randbits(32)))
+        plan = [(id, _letters(self.items[id])) for id in order[: self.design["per_person"]]]
+        insert = "INSERT INTO participant (pseudonym, code, plan) VALUES (?, ?, ?)"
         with self.db:
-            insert = "INSERT INTO participant (pseudonym, code) VALUES (?, ?)"
-            who = self.db.execute(insert, (f"P-{new_code()[:6]}", _hash(code))).lastrowid
-            seen = dict(self.db.execute("SELECT item, count(*) FROM assignment GROUP BY item"))
-            order = sorted(
-                self.items.values(), key=lambda item: (seen.get(item.id, 0), secrets.randbits(32))
+            self.db.execute(insert, (f"P-{new_code()[:6]}", _hash(code), to_json(plan)))
+        return self.people(code)[0]
+
+    def people(self, code: str = "") -> list[Participant]:
+        "Return participants in the order in which they came: all, or who has a code"
+        select = "SELECT id, pseudonym, plan FROM participant WHERE ? IN ('', code) ORDER BY id"
+        rows = self.db.execute(select, (code and _hash(code),)).fetchall()
+        return [
+            Participant(
+                id, name, [(self.items[item], letters) for item, letters in json.loads(plan)]
             )
-            rows = [
-                (who, n, item.id, to_json(_letters(item)))
-                for n, item in enumerate(order[: self.design["per_person"]], 1)
-            ]
-            self.db.executemany("INSERT INTO assignment VALUES (?, ?, ?, ?)", rows)
-        return self.people("WHERE id = ?", who)[0]
-
-    def people(self, where: str = "", *values: Any) -> list[Participant]:
-        "Return participants, in the order in which they came"
-        plan = "SELECT item, letters FROM assignment WHERE participant = ? ORDER BY n"
-        select = f"SELECT id, pseudonym FROM participant {where} ORDER BY id"
-
-        def items(who: int) -> list[tuple[StudyItem, list[list[str]]]]:
-            rows = self.db.execute(plan, (who,))
-            return [(self.items[item], json.loads(letters)) for item, letters in rows]
-
-        rows = self.db.execute(select, values).fetchall()
-        return [Participant(id, name, items(id)) for id, name in rows]
+            for id, name, plan in rows
+        ]
 
     def find(self, code: str) -> Participant | None:
-        return next(iter(self.people("WHERE code = ?", _hash(code))), None)
+        return next(iter(self.people(code)), None) if code else None
 
     def answer(self, who: int, n: int, step: str) -> dict[str, Any] | None:  # None: not yet
         select = "SELECT content FROM answer WHERE (participant, n, step) = (?, ?, ?)"
@@ -218,14 +203,14 @@ class StudyAnswers:
         steps = ((n, step) for n in range(1, len(person.items) + 1) for step in STEPS)
         return next((at for at in steps if self.answer(person.id, *at) is None), None)
 
-    def closed(self, who: int, n: int, step: str) -> bool:
-        "Whether the replies of the models could be seen before this step is answered again"
-        return step != "ratings" and self.answer(who, n, "states") is not None
+    def is_open(self, person: Participant, n: int, step: str) -> bool:
+        "Tell whether a step is the next one, or a reply whose states are not given yet"
+        left = self.next_step(person)
+        return left == (n, step) or (step == "reply" and left == (n, "states"))
 
 # %% ../../nbs/serving/22_answers.ipynb #answers-letters
-def _item(content: str) -> StudyItem:
+def _item(fields: dict[str, Any]) -> StudyItem:
     "Read an item"
-    fields = json.loads(content)
     scores = {k: float("nan") if v is None else v for k, v in fields["judged"].items()}
     return StudyItem(**fields | {"context": tuple(map(tuple, fields["context"])), "judged": scores})
 

@@ -10,13 +10,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
+
+import msgspec
 
 from ..alignment.evaluation import BESIDE, load_evaluations
 from ..core.basics import DataError, check_name, jsonl_rows, require, shorten
-from ..core.grammar import find_run
-from ..core.records import load_examples
+from ..core.records import from_dict, load_examples
 from ..data.viz import cut
+from ..evaluation.answering import run_of
 from ..evaluation.dialogues import PEOPLE
 from ..hierarchy.prompts import SPEAKER, parts_text
 
@@ -44,12 +46,12 @@ class StudyConfig:
     """A word without which nobody can take part; also HUMANLM_STUDY_KEY."""
 
     def __post_init__(self):
+        there = not self.consent or Path(self.consent).is_file()
         require(
             "study",
             (self.per_person > 0, f"per_person must be positive, got {self.per_person}"),
             (0 <= self.words <= 5, f"words must be from 0 to 5, got {self.words}"),
-            (0 <= self.port < 65536, f"port must be from 0 to 65535, got {self.port}"),
-            (bool(self.out.strip()), "out must name a folder"),
+            (there, f"consent names no file: {self.consent}"),
         )
 
 # %% ../../nbs/serving/21_items.ipynb #StudyItem
@@ -82,19 +84,14 @@ def _bounded(item: StudyItem) -> StudyItem | None:  # None: there is nothing to 
     )
 
 # %% ../../nbs/serving/21_items.ipynb #run_items
-def _evaluated(
-    given: str,
-) -> dict[str, Path]:  # model → file; empty: the input is no run
+def _evaluated(place: str) -> dict[str, Path]:  # model → file; empty: the input is no run
     "Find what models of a run (RUN), or one of them (RUN:NAME), said about its held-out rows"
-    before, _, name = given.rpartition(":")
-    for place, model in ((given, ""), (before, name)):
-        run = find_run(place) if place else Path(given)
-        if not (run / "examples.jsonl").is_file():
-            continue
-        files = {path.stem: path for path in sorted((run / "evaluations").glob("*.jsonl"))}
-        models = {stem: path for stem, path in files.items() if stem not in BESIDE}
-        return {model: models[check_name(model, models, f"model of {run}")]} if model else models
-    return {}
+    run, model = run_of(place, holds="examples.jsonl") or (None, "")
+    if not run:
+        return {}
+    paths = sorted((run / "evaluations").glob("*.jsonl"))
+    models = {path.stem: path for path in paths if path.stem not in BESIDE}
+    return {model: models[check_name(model, models, f"model of {run}")]} if model else models
 
 
 def _run_items(
@@ -121,36 +118,36 @@ def _run_items(
     return items
 
 # %% ../../nbs/serving/21_items.ipynb #file_items
-def _file_item(row: Mapping[str, Any], where: str, n: int) -> StudyItem:
-    "Read one item; `DataError` says what is wrong"
-    context, replies, judged = row.get("context"), row.get("replies"), row.get("judged") or {}
-    messages = [{"content": context}] if isinstance(context, str) else context
-    plain = isinstance(messages, list) and all(
-        isinstance(m, dict) and isinstance(m.get("content"), str) for m in messages
-    )
-    if not plain or not messages:
-        raise DataError(f"{where}, field 'context': expected a text, or messages with content.")
-    if not isinstance(replies, dict) or not all(isinstance(text, str) for text in replies.values()):
-        raise DataError(f"{where}, field 'replies': expected an object of texts by model.")
-    scores = {k: math.nan if v is None else v for k, v in dict(judged).items()}
-    if not all(isinstance(v, (int, float)) and not (v < 0 or v > 1) for v in scores.values()):
-        raise DataError(f"{where}, field 'judged': expected scores from 0 to 1 by model.")
-    named = tuple(
-        (
-            "" if m.get("name") == SPEAKER else str(m.get("name") or m.get("role") or ""),
-            m["content"],
-        )
-        for m in messages
-    )
-    if isinstance(context, str):
-        named = (("context", context),)
-    id = str(row.get("id", n))
-    return StudyItem(id, str(row.get("cluster", id)), named, replies, scores)
+class _FileMessage(msgspec.Struct):
+    content: str
+    role: str = ""
+    name: str | None = None
+
+
+class _FileItem(msgspec.Struct):
+    "A line of a file of items"
+
+    context: str | Annotated[list[_FileMessage], msgspec.Meta(min_length=1)]
+    replies: dict[str, str]
+    id: str | int | None = None
+    cluster: str | int | None = None
+    judged: dict[str, Annotated[float, msgspec.Meta(ge=0, le=1)] | None] = {}
 
 
 def _file_items(path: str | Path) -> list[StudyItem]:  # path: a .jsonl file
     "Read items from a file; `DataError` names file, row and field"
-    items = [_file_item(row, where, n) for n, (where, row) in enumerate(jsonl_rows(path), 1)]
+    items = []
+    for n, (where, row) in enumerate(jsonl_rows(path), 1):
+        line = from_dict(_FileItem, row, where)
+        context = (("context", line.context),)
+        if not isinstance(line.context, str):
+            context = tuple(
+                ("" if m.name == SPEAKER else m.name or m.role, m.content) for m in line.context
+            )
+        id = str(n if line.id is None else line.id)
+        cluster = id if line.cluster is None else str(line.cluster)
+        judged = {name: math.nan if x is None else x for name, x in line.judged.items()}
+        items.append(StudyItem(id, cluster, context, line.replies, judged))
     if len({item.id for item in items}) < len(items):
         raise DataError(f"{path}: two rows have the same id. Give each its own.")
     return items
@@ -158,16 +155,15 @@ def _file_items(path: str | Path) -> list[StudyItem]:  # path: a .jsonl file
 # %% ../../nbs/serving/21_items.ipynb #study_items
 def study_items(c: StudyConfig) -> tuple[list[StudyItem], int]:  # and how many were left out
     "Find what a study shows; `DataError` if that is nothing"
-    given = [c.items] if isinstance(c.items, str) else list(c.items)
-    runs = {place: models for place in given if (models := _evaluated(place))}
-    several = len(runs) > 1
+    places = [c.items] if isinstance(c.items, str) else list(c.items)
+    runs = {place: models for place in places if (models := _evaluated(place))}
     models = {
-        f"{Path(place).name.partition(':')[0]}.{name}" if several else name: path
+        f"{Path(place).name.partition(':')[0]}.{name}" if len(runs) > 1 else name: path
         for place, files in runs.items()
         for name, path in files.items()
     }
     items = _run_items(models) if models else []
-    for place in given:
+    for place in places:
         if place not in runs:
             if not Path(place).is_file():
                 raise DataError(
@@ -178,7 +174,7 @@ def study_items(c: StudyConfig) -> tuple[list[StudyItem], int]:  # and how many 
     shown = {item.id: item for item in map(_bounded, items) if item}
     if not shown:
         raise DataError(
-            f"Of {len(items)} items in {shorten(', '.join(given)) or 'nothing'} none "
-            "has two different replies to compare. Give others with --study.items."
+            f"None of {len(items)} items has two different replies to compare. Give others "
+            "with --study.items."
         )
     return list(shown.values()), len(items) - len(shown)

@@ -28,7 +28,7 @@ from humanlm.core.stats import (
 )
 from ..evaluation.measured import Measurement, Results, means_table, paired_table, results
 from ..hierarchy.levels import STATES
-from .answers import QUESTIONS, StudyAnswers
+from .answers import QUESTIONS, STEPS, Participant, StudyAnswers
 
 # %% ../../nbs/serving/24_ratings.ipynb #Rating
 class _Rating(NamedTuple):
@@ -53,34 +53,41 @@ class _Rating(NamedTuple):
 COLUMNS = (*_Rating._fields[:-2], *STATES, *QUESTIONS)
 
 
-def study_ratings(kept: StudyAnswers) -> list[_Rating]:
+def study_ratings(store: StudyAnswers) -> list[_Rating]:
     "Lay all answers out"
-    ratings: list[_Rating] = []
-    for who in kept.people():
-        for n, (item, letters) in enumerate(who.items, 1):
-            steps = (kept.answer(who.id, n, step) or {} for step in ("reply", "states", "ratings"))
-            reply, states, said = steps
-            similar = [
-                float(said.get(f"similarity_{chr(65 + i)}", "nan")) for i in range(len(letters))
-            ]
-            best = sum(len(names) for x, names in zip(similar, letters) if x == max(similar))
-            for i, names in enumerate(letters):
-                human, rank = (
-                    float(said.get(f"{scale}_{chr(65 + i)}", "nan")) for scale in ("human", "rank")
+    return [
+        rating
+        for who in store.people()
+        for n in range(1, len(who.items) + 1)
+        for rating in _item_ratings(store, who, n)
+    ]
+
+
+def _item_ratings(store: StudyAnswers, who: Participant, n: int) -> list[_Rating]:
+    "Lay out what somebody answered about one item: a row for each model"
+    item, letters = who.items[n - 1]
+    reply, states, answers = (store.answer(who.id, n, step) or {} for step in STEPS)
+    scales = {
+        name: [float(answers.get(f"{name}_{chr(65 + i)}", "nan")) for i in range(len(letters))]
+        for name in ("similarity", "human", "rank")
+    }
+    highest = max(scales["similarity"])
+    best = sum(len(names) for x, names in zip(scales["similarity"], letters) if x == highest)
+    rows = []
+    for i, names in enumerate(letters):
+        similarity, human, rank = (values[i] for values in scales.values())
+        top = (similarity == highest) / best if best else math.nan
+        for name in names:
+            rows.append(
+                _Rating(
+                    *(who.pseudonym, item.id, item.cluster, name, i + 1),
+                    *(similarity, human, rank, top, item.judged.get(name, math.nan)),
+                    *(item.replies[name], reply.get("reply", "")),
+                    tuple(states.get(s, "") for s in STATES),
+                    tuple(answers.get(question, "") for question in QUESTIONS),
                 )
-                top = (similar[i] == max(similar)) / best if best else math.nan
-                for name in names:
-                    judged = item.judged.get(name, math.nan)
-                    ratings.append(
-                        _Rating(
-                            *(who.pseudonym, item.id, item.cluster, name, i + 1),
-                            *(similar[i], human, rank, top, judged),
-                            *(item.replies[name], reply.get("reply", "")),
-                            tuple(states.get(s, "") for s in STATES),
-                            tuple(said.get(r, "") for r in QUESTIONS),
-                        )
-                    )
-    return ratings
+            )
+    return rows
 
 
 def save_ratings(ratings: Sequence[_Rating], path: str | Path) -> Path:  # path: a .csv file
@@ -92,18 +99,6 @@ def save_ratings(ratings: Sequence[_Rating], path: str | Path) -> Path:  # path:
 SCALE_NAMES = ("similarity", "human", "top")
 
 
-class _Ranked(NamedTuple):
-    "How often one model is ranked before another"
-
-    model: str
-    against: str
-    won: int
-    tied: int
-    lost: int
-    none: int
-    rate: Interval  # ties count half
-
-
 class _StudyReport(NamedTuple):
     "What people said"
 
@@ -111,7 +106,7 @@ class _StudyReport(NamedTuple):
     asked: int  # items shown to somebody
     answered: int  # of them with ratings
     measured: Results
-    ranked: list[_Ranked]
+    ranked: dict[tuple[str, str], Interval]  # two models → how often the first ranks better
     agreement: dict[str, Interval]  # scale → alpha
     judge: dict[str, Agreement]  # scale → people's means against the judge
 
@@ -141,14 +136,11 @@ def _measurements(units: _ByUnit, models: Sequence[str]) -> dict[str, list[Measu
     }
 
 
-def _ranked(units: _ByUnit, a: str, b: str, resamples: int) -> _Ranked:
-    "Let two models meet by their ranks"
+def _ranked(units: _ByUnit, a: str, b: str, resamples: int) -> Interval:
+    "Let two models meet by their ranks; ties count half"
     met = {unit: by[b].rank - by[a].rank for unit, by in units.items() if a in by and b in by}
     scores = [math.nan if math.isnan(gap) else (1 + np.sign(gap)) / 2 for gap in met.values()]
-    people = [who for who, _ in met]
-    counts = (scores.count(1), scores.count(0.5), scores.count(0))
-    none = len(scores) - sum(counts)
-    return _Ranked(a, b, *counts, none, mean_interval(scores, people, resamples=resamples))
+    return mean_interval(scores, [who for who, _ in met], resamples=resamples)
 
 
 def study_report(ratings: Sequence[_Rating], resamples: int = 2000) -> _StudyReport:
@@ -184,7 +176,7 @@ def study_report(ratings: Sequence[_Rating], resamples: int = 2000) -> _StudyRep
         len(units),
         len(done),
         results(_measurements(units, models), resamples),
-        [_ranked(units, a, b, resamples) for a, b in combinations(models, 2)],
+        {(a, b): _ranked(units, a, b, resamples) for a, b in combinations(models, 2)},
         {name: alpha(name) for name in ("similarity", "human", "rank")},
         {name: judge(name) for name in SCALE_NAMES[:2]},
     )
@@ -196,27 +188,23 @@ def _interval(i: Interval) -> str:
     return f"{number_text(i.value)} ({range_text(i.low, i.high)})"
 
 
-def report_text(found: _StudyReport) -> str:  # Markdown
-    "Write what was found"
-    heads = "model", "against", "won / tied / lost", "no answer", "win rate, ties half"
+def report_text(report: _StudyReport) -> str:  # Markdown
+    "Write what was report"
     wins = Table(
-        heads,
-        [
-            [r.model, r.against, f"{r.won} / {r.tied} / {r.lost}", r.none, _interval(r.rate)]
-            for r in found.ranked
-        ],
-        "lllr",
+        ("model", "against", "compared", "win rate, ties half"),
+        [[a, b, rate.n, _interval(rate)] for (a, b), rate in report.ranked.items()],
+        "llr",
     )
     agreed = Table(
         ("scale", "ratings shared", "Krippendorff's alpha"),
-        [[name, i.n, _interval(i)] for name, i in found.agreement.items()],
+        [[name, i.n, _interval(i)] for name, i in report.agreement.items()],
     )
     judged = Table(
         ("people's mean", "replies", "rank correlation", "mean gap"),
-        [[name, a.gap.n, *map(_interval, a)] for name, a in found.judge.items()],
+        [[name, a.gap.n, *map(_interval, a)] for name, a in report.judge.items()],
     )
-    return f"""{found.participants} participants; {found.answered} of the {found.asked} items that
-they were shown are rated. Intervals hold 95 %; below stands what each of them resamples.
+    return f"""{report.participants} participants; {report.answered} of the {report.asked} items
+that they were shown are rated. Intervals hold 95 %; below stands what each of them resamples.
 Similarity and human run from 1 to 10; top is the share of items in which a model's reply was
 rated most similar.
 
@@ -224,13 +212,13 @@ rated most similar.
 
 Participants are resampled, each with all that they answered.
 
-{means_table(found.measured.rows, SCALE_NAMES)}
+{means_table(report.measured.rows, SCALE_NAMES)}
 
 ## Differences
 
 Participants are resampled, as for the means.
 
-{paired_table(found.measured.paired)}
+{paired_table(report.measured.paired)}
 
 ## Who is ranked before whom
 
@@ -249,5 +237,5 @@ alone say nothing.
 
 Items are resampled, those of one cluster together.
 
-{judged.markdown() if any(a.gap.n for a in found.judge.values()) else "No reply was judged."}
+{judged.markdown() if any(a.gap.n for a in report.judge.values()) else "No reply was judged."}
 """

@@ -48,24 +48,19 @@ class ServiceConfig:
     """Port to listen on. 0: any free one."""
     max_tokens: int = 2048
     """Most tokens that a request may ask for, a thought included."""
-    max_waiting: int = 256
-    """Requests under way at once; more are sent away and may come back."""
     key: str | None = None
     """What requests must carry (Authorization: Bearer KEY); beyond this machine there must be one.
     null: what the variable VLLM_API_KEY holds."""
 
     group: ClassVar[str] = "serve"  # of settings, for messages
     max_body: ClassVar[int] = 1_000_000  # longest request, in bytes
+    max_waiting: ClassVar[int] = 256  # requests under way at once; more may come back later
 
     def __post_init__(self):
         require(
             self.group,
             (0 <= self.port < 2**16, f"port must be from 0 to 65535, got {self.port}"),
-            (bool(self.host.strip()), "host must name an address"),
-            *(
-                (getattr(self, c) > 0, f"{c} must be above 0, got {getattr(self, c)}")
-                for c in ("max_tokens", "max_waiting")
-            ),
+            (self.max_tokens > 0, f"max_tokens must be above 0, got {self.max_tokens}"),
         )
 
 
@@ -204,10 +199,10 @@ def _read_request(body: Any, config: ServiceConfig) -> ChatRequest:  # body: par
     return form.chat(config.max_tokens, extra=ours)
 
 # %% ../../nbs/serving/03_service.ipynb #message_of
-def _message_of(said: Utterance) -> dict:
+def _message_of(spoken: Utterance) -> dict:
     "The message of an answer; a thought stands beside the text"
-    return {"role": "assistant", "content": said.text} | (
-        {"reasoning_content": said.thought} if said.thought else {}
+    return {"role": "assistant", "content": spoken.text} | (
+        {"reasoning_content": spoken.thought} if spoken.thought else {}
     )
 
 
@@ -223,13 +218,13 @@ def _completion_body(name: str, speech: Speech) -> dict:  # name: of the model
 
 def answers_body(
     name: str,  # of the model
-    said: Sequence[tuple[dict, str]],  # messages, and how each ended
+    spoken: Sequence[tuple[dict, str]],  # messages, and how each ended
     usage: dict[str, int],
 ) -> dict:
     "Answers in OpenAI's form"
     choices = [
         {"index": i, "message": message, "logprobs": None, "finish_reason": finish}
-        for i, (message, finish) in enumerate(said)
+        for i, (message, finish) in enumerate(spoken)
     ]
     return {
         "id": f"chatcmpl-{uuid.uuid4().hex}",

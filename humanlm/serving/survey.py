@@ -18,6 +18,7 @@ from ..core.records import bubble
 from ..core.web import LOCAL, WebError, answer, read_form, web_app
 from humanlm.serving.answers import (
     MOST_TEXT,
+    SCALES,
     STEPS,
     Field,
     Participant,
@@ -31,10 +32,7 @@ from humanlm.serving.answers import (
 _CSS = """
 main { max-width: 720px; padding-top: 20px; }
 .hl h2 { margin-top: 28px; }
-.step { display: flex; justify-content: space-between; gap: 12px; color: var(--soft);
-  font-size: 14px; }
-.quiet { height: 4px; background: var(--line); border-radius: 2px; margin: 6px 0 18px; }
-.quiet i { display: block; height: 4px; background: var(--accent); border-radius: 2px; }
+.step { color: var(--soft); font-size: 14px; }
 form { margin: 0; }
 .hl ul { padding-left: 20px; }
 h1 { font-size: 26px; }
@@ -69,7 +67,6 @@ button.end { background: none; color: inherit; border-color: var(--soft); }
   margin: 12px 0; }
 footer { margin-top: 48px; padding-top: 10px; border-top: 1px solid var(--line);
   color: var(--soft); font-size: 14px; }
-.code { font-size: 20px; letter-spacing: .06em; overflow-wrap: anywhere; }
 """
 
 # %% ../../nbs/serving/23_survey.ipynb #survey-fields
@@ -86,12 +83,6 @@ def _form(where: str, button: str, *inside: object, kind: str = "", **hidden: st
 def _tick(name: str, text: str) -> Html:
     box = tag("input", type="checkbox", name=name, value="yes", required="required")
     return tag("label", box, tag("span", text), class_="check")
-
-
-def _line(name: str, label: str, value: str = "") -> Html:
-    "Write a field of one line"
-    box = tag("input", type="text", id=name, name=name, value=value, maxlength=200)
-    return tag("label", label, class_="above", for_=name) + box
 
 
 def _field(field: Field, value: object, wrong: str) -> Html:
@@ -131,7 +122,7 @@ You will read what somebody wrote, write what you would reply, say what you had 
 compare your reply with some that **computer programs** wrote, perhaps among them one of a person.
 You are not told which is which. An item takes about ten minutes.
 
-- Taking part is voluntary. You can pause, come back with your code, or stop at any time.
+- Taking part is voluntary. You can pause and come back in this browser, or stop at any time.
 - We keep what you write and the numbers that you choose, under a pseudonym. We ask for no name,
   address or age, and keep none. Please write nothing that tells who you or others are:
   answers may be published for research.
@@ -144,6 +135,10 @@ _HEADERS = {
     "Cache-Control": "private, no-cache",
     "Referrer-Policy": "same-origin",
 }  # without a referrer a browser does not say where a form comes from
+_AGREED = (
+    "I am at least 18 years old, have read this, and take part of my own will. I will answer "
+    "in my own words, without copying and without the help of a model."
+)
 
 
 def _whole(*inside: object, status: int = 200) -> Any:  # an answer of HTTP
@@ -153,25 +148,20 @@ def _whole(*inside: object, status: int = 200) -> Any:  # an answer of HTTP
 class _Pages:
     "What participants see"
 
-    def __init__(self, kept: StudyAnswers, key: str = ""):
-        self.kept, self.key = kept, key
+    def __init__(self, store: StudyAnswers, key: str = ""):
+        self.store, self.key = store, key
 
-    def consent(self, given: str = "", wrong: str = "", status: int = 200) -> Any:
-        "What the study is, before anything is asked"
-        genuine = "I will answer in my own words, without copying and without the help of a model."
-        ticks = (
-            _tick("adult", "I am at least 18 years old."),
-            _tick("consent", "I have read this, and take part of my own will."),
-            _tick("genuine", genuine),
-        )
-        key = [_line("key", "The study's key", given)] if self.key else []
-        back = _form("/return", "Go on", _line("back", "Your code"), kind="other")
+    def consent(self, key: str = "", wrong: str = "", status: int = 200) -> Any:
+        "Say what the study is, before anything is asked"
+        fields = [_tick("consent", _AGREED)]
+        if self.key:
+            box = tag("input", type="text", name="key", value=key, maxlength=200)
+            fields.append(tag("label", "The study's key", box, class_="above"))
         return _whole(
             tag("h1", TITLE),
-            markdown_html(str(self.kept.design["consent"])),
+            markdown_html(self.store.design["consent"]),
             tag("p", wrong, class_="note") if wrong else "",
-            _form("/start", "Begin", *ticks, *key, code=new_code()),
-            fold("I was here before", back),
+            _form("/start", "Begin", *fields, code=new_code()),
             status=status,
         )
 
@@ -183,15 +173,11 @@ class _Pages:
         sent: Mapping[str, Any] = {},  # what was not complete
         wrong: Mapping[str, str] = {},  # field → why
     ) -> Any:
-        "A step: what was said before, one's own reply, and the form"
-        kept, (item, letters) = self.kept, who.items[n - 1]
-        values = sent or kept.answer(who.id, n, step) or {}
-        done = STEPS.index(step) + 3 * (n - 1)
-        width = f"width:{100 * (done + 1) / (3 * len(who.items)):.0f}%"
+        "Show what was said before, one's own reply, and the form"
+        store, (item, letters) = self.store, who.items[n - 1]
         place = f"Item {n} of {len(who.items)}, step {STEPS.index(step) + 1} of 3"
         head = [
-            tag("div", tag("span", place), tag("span", who.pseudonym), class_="step"),
-            tag("div", tag("i", style=width), class_="quiet"),
+            tag("div", place, " · ", who.pseudonym, class_="step"),
             tag("h1", _TITLES[step]),
             tag("p", _EXPLAINED[step]),
         ]
@@ -203,67 +189,40 @@ class _Pages:
             aria_label="what was said before",
         )
         if step != "reply":
-            own = (kept.answer(who.id, n, "reply") or {}).get("reply", "")
+            reply = (store.answer(who.id, n, "reply") or {}).get("reply", "")
             context = fold("What was said before", context)
-            context += tag("h3", "Your reply") + tag("p", own, class_="said")
-        fields = fields_of(step, len(letters), float(kept.design["words"]))
-        if kept.closed(who.id, n, step):
-            texts = [tag("h3", f.label) + tag("p", values[f.name], class_="said") for f in fields]
-            note = "You have seen the other replies, so this is kept as you wrote it."
-            texts += [tag("p", note, class_="note"), tag("a", "Go on", href="/")]
-            body = tag("div", *texts)
-        else:
-            body = _form(
-                f"/item/{n}/{step}",
-                "Save and go on",
-                *self.fields(fields, [item.replies[names[0]] for names in letters], values, wrong),
-            )
-        return _whole(*head, context, body, self.foot(), status=422 if wrong else 200)
+            context += tag("h3", "Your reply") + tag("p", reply, class_="said")
+        values = sent or store.answer(who.id, n, step) or {}
+        fields = {
+            f.name: _field(f, values.get(f.name, ""), wrong.get(f.name, ""))
+            for f in fields_of(step, len(letters), float(store.design["words"]))
+        }
+        replies = []
+        if step == "ratings":
+            for letter, (name, *_) in zip(string.ascii_uppercase, letters):
+                scales = [fields.pop(f"{scale}_{letter}") for scale in (*SCALES, "rank")]
+                text = tag("p", item.replies[name], class_="said")
+                replies.append(tag("article", tag("h3", f"Reply {letter}"), text, *scales))
+        where = f"/item/{n}/{step}"
+        form = _form(where, "Save and go on", *replies, *fields.values())
+        foot = tag("footer", tag("a", "Your answers: see, pause, delete", href="/mine"))
+        return _whole(*head, context, form, foot, status=422 if wrong else 200)
 
-    def fields(
-        self,
-        fields: list[Field],
-        replies: list[str],
-        values: Mapping[str, Any],
-        wrong: Mapping[str, str],
-    ) -> list[Html]:
-        "Show each reply with its scales and its rank, then what is asked about all of them"
-        drawn = {f: _field(f, values.get(f.name, ""), wrong.get(f.name, "")) for f in fields}
-        parts = []
-        for letter, text in zip(string.ascii_uppercase, replies):
-            if scales := [html for f, html in drawn.items() if f.name.endswith(f"_{letter}")]:
-                title = tag("h3", f"Reply {letter}")
-                parts.append(tag("article", title, tag("p", text, class_="said"), *scales))
-        return parts + [html for f, html in drawn.items() if f.kind == "text"]
-
-    def foot(self) -> Html:
-        return tag("footer", tag("a", "Your answers: see, pause, delete", href="/mine"))
-
-    def mine(self, who: Participant, code: str) -> Any:
-        "All that is kept of somebody, with the way out"
-        kept, left = self.kept, self.kept.next_step(who)
-        items = []
-        for n in range(1, len(who.items) + 1):
-            links = [
-                tag("a", step, href=f"/item/{n}/{step}")
-                for step in STEPS
-                if kept.answer(who.id, n, step) is not None
-            ]
-            items.append(tag("li", f"Item {n}: ", Html(", ").join(links) or "nothing yet"))
-        state = tag("h1", "Thank you!") + tag(
-            "p", "Everything is answered. You may still change your ratings, or close this page."
-        )
-        if left:
-            go_on = tag("p", tag("a", f"Go on with item {left[0]}", href="/"))
-            state = tag("h1", "Your answers") + go_on
+    def mine(self, who: Participant) -> Any:
+        "Show all that is kept of somebody, with the way out"
+        lines = [
+            tag("li", tag("b", f"Item {n}, {name.replace('_', ' ')}: "), value)
+            for n in range(1, len(who.items) + 1)
+            for step in STEPS
+            for name, value in (self.store.answer(who.id, n, step) or {}).items()
+        ]
+        left = self.store.next_step(who)
+        state = tag("a", "Go on", href="/") if left else "Everything is answered. Thank you!"
         sure = _tick("sure", "Delete everything that I answered. This cannot be undone.")
-        code_says = "With this code you can go on, or delete your answers, on any device:"
         return _whole(
-            state,
-            tag("ul", *items),
-            tag("h2", "To come back"),
-            tag("p", f"You are {who.pseudonym}. {code_says}"),
-            tag("p", code, class_="code"),
+            tag("h1", "Your answers"),
+            tag("p", state, f" You are {who.pseudonym}."),
+            tag("ul", *lines),
             tag("h2", "To delete"),
             _form("/delete", "Delete my answers", sure, kind="end"),
         )
@@ -276,9 +235,9 @@ _CODE = re.compile(r"[a-z2-9]{16}")
 class _Desk:
     "What answers the requests of participants"
 
-    def __init__(self, kept: StudyAnswers, key: str):
-        self.kept, self.key, self.pages = kept, key, _Pages(kept, key)
-        self.cookie = f"study_{fingerprint(kept.design)[:8]}"
+    def __init__(self, store: StudyAnswers, key: str):
+        self.store, self.key, self.pages = store, key, _Pages(store, key)
+        self.cookie = f"study_{fingerprint(store.design)[:8]}"
 
     def to(
         self, where: str, code: str | None = None
@@ -290,89 +249,66 @@ class _Desk:
 
     def who(self, request: Any) -> Participant:
         "Say who asks; `WebError` if nobody knows"
-        if person := self.kept.find(request.cookies.get(self.cookie, "")):
+        if person := self.store.find(request.cookies.get(self.cookie, "")):
             return person
         why = "This browser takes no part yet, or its answers were deleted."
         raise WebError(why, 401, "unknown_participant")
 
-    def place(
-        self, request: Any, who: Participant
-    ) -> tuple[int, str] | None:  # None: steps before it are open
-        "Say which step is meant; `WebError` if there is none"
-        n, step = request.path_params["n"], request.path_params["step"]
-        if not (1 <= n <= len(who.items) and step in STEPS):
-            raise WebError("There is no such step.", 404, "unknown_url")
-        last, at = self.kept.next_step(who) or (len(who.items), STEPS[-1])
-        return (n, step) if (n, STEPS.index(step)) <= (last, STEPS.index(at)) else None
-
     def home(self, request: Any) -> Any:
-        who = self.kept.find(request.cookies.get(self.cookie, ""))
+        who = self.store.find(request.cookies.get(self.cookie, ""))
         if not who:
             return self.pages.consent(request.query_params.get("key", "")[:200])
-        left = self.kept.next_step(who)
+        left = self.store.next_step(who)
         return self.to(f"/item/{left[0]}/{left[1]}" if left else "/mine")
 
     async def start(self, request: Any) -> Any:
         form = await read_form(request, _MOST_BYTES)
-        if any(form.get(name) != "yes" for name in ("adult", "consent", "genuine")):
-            why = "Please tick all boxes, or close this page: nothing was kept."
+        if form.get("consent") != "yes":
+            why = "Please tick the box, or close this page: nothing was kept."
             return self.pages.consent(form.get("key", ""), why, 422)
         if not hmac.compare_digest(form.get("key", "").encode(), self.key.encode()):
             return self.pages.consent("", "This is not the study's key.", 403)
         if not _CODE.fullmatch(code := form.get("code", "")):
             raise WebError("This form was not made here. Open the first page again.", 400)
-        self.kept.begin(code)
+        self.store.begin(code)
         return self.to("/", code)
 
-    async def comeback(self, request: Any) -> Any:
-        form = await read_form(request, _MOST_BYTES)
-        code = "".join(form.get("back", "").lower().split())
-        if self.kept.find(code):
-            return self.to("/", code)
-        why = "Nobody has this code. Perhaps the answers were deleted."
-        return self.pages.consent("", why, 404)
-
     def show(self, request: Any) -> Any:
-        who = self.who(request)
-        place = self.place(request, who)
-        return self.pages.step(who, *place) if place else self.to("/")
+        who, n, step = self.who(request), request.path_params["n"], request.path_params["step"]
+        return self.pages.step(who, n, step) if self.store.is_open(who, n, step) else self.to("/")
 
     async def save(self, request: Any) -> Any:
-        form, kept, who = await read_form(request, _MOST_BYTES), self.kept, self.who(request)
+        form, who = await read_form(request, _MOST_BYTES), self.who(request)
+        n, step = request.path_params["n"], request.path_params["step"]
         if any(len(text) > MOST_TEXT for text in form.values()):
             raise WebError(f"An answer has at most {MOST_TEXT:,} letters. Go back.", 413)
-        if not (place := self.place(request, who)):
-            return self.to("/")
-        n, step = place
-        letters = who.items[n - 1][1]
-        values, wrong = checked(fields_of(step, len(letters), float(kept.design["words"])), form)
-        if kept.closed(who.id, n, step):
-            same = values == kept.answer(who.id, n, step)
-            return self.to("/" if same else f"/item/{n}/{step}")
-        if wrong:
-            return self.pages.step(who, n, step, values, wrong)
-        kept.save(who.id, n, step, values)
+        if self.store.is_open(who, n, step):
+            words, letters = float(self.store.design["words"]), who.items[n - 1][1]
+            values, wrong = checked(fields_of(step, len(letters), words), form)
+            if wrong:
+                return self.pages.step(who, n, step, values, wrong)
+            self.store.save(who.id, n, step, values)
         return self.to("/")
 
-    async def mine(self, request: Any) -> Any:
-        return self.pages.mine(self.who(request), request.cookies[self.cookie])
+    def mine(self, request: Any) -> Any:
+        return self.pages.mine(self.who(request))
 
     async def delete(self, request: Any) -> Any:
         form, who = await read_form(request, _MOST_BYTES), self.who(request)
         if form.get("sure") != "yes":
             return self.to("/mine")
-        self.kept.delete(who.id)
+        self.store.delete(who.id)
         return self.to("/deleted", "")
 
 
 def survey_app(
-    kept: StudyAnswers,
+    store: StudyAnswers,
     key: str = "",  # without which nobody can begin; empty: who reaches the page may
 ) -> Any:  # an ASGI application
     "Put a study behind an address"
-    desk = _Desk(kept, key)
+    desk = _Desk(store, key)
 
-    async def gone(request: Any) -> Any:
+    def deleted(request: Any) -> Any:
         return _whole(tag("h1", "Deleted"), tag("p", "Nothing that you answered is kept any more."))
 
     def refused(e: Any) -> Any:
@@ -382,11 +318,10 @@ def survey_app(
     routes = {
         "GET /": desk.home,
         "POST /start": desk.start,
-        "POST /return": desk.comeback,
         "GET /item/{n:int}/{step}": desk.show,
         "POST /item/{n:int}/{step}": desk.save,
         "GET /mine": desk.mine,
         "POST /delete": desk.delete,
-        "GET /deleted": gone,
+        "GET /deleted": deleted,
     }
     return web_app(routes, refused, hosts=() if key else LOCAL)

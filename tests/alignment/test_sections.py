@@ -13,7 +13,7 @@ from humanlm.alignment.sections import SECTIONS, statement
 from humanlm.core.basics import atomic_write, to_json, write_jsonl
 from humanlm.core.html import Html, figure_svg, markdown_html
 from humanlm.core.records import Example, Message, Persona
-from humanlm.core.trajectory import Score, Trajectory, save_trajectories
+from humanlm.core.trajectory import Score
 from humanlm.evaluation.figures import results_bars
 from humanlm.evaluation.measured import ALL, Importance, PairedDifference, Result
 from humanlm.evaluation.report import _results_html, paired_html, write_report
@@ -25,7 +25,6 @@ PIECES = (
     "results.json",
     "evaluations",
     "examples.jsonl",
-    "trajectories",
     "data.md",
 )
 LEVELS = ("stance", "emotion", "goal")
@@ -86,10 +85,6 @@ def make_run(folder: Path, text: str = "invented") -> Path:
     write_jsonl(folder / "examples.jsonl", examples(text))
     for model in ("base", "cold-start", "humanlm"):
         save_evaluations(folder / "evaluations" / f"{model}.jsonl", evaluations(text))
-    for step in (0, 4):
-        save_trajectories(
-            folder / "trajectories/humanlm" / f"step-{step:06d}-0.parquet", samples(text, step)
-        )
     return folder
 
 
@@ -154,27 +149,6 @@ def evaluations(text: str) -> list[Evaluation]:
     return [
         Evaluation(f"e{i}", f"c{i}", {"stance": text, "response": text}, scores(i))
         for i in range(6)
-    ]
-
-
-def samples(text: str, step: int) -> list[Trajectory]:
-    return [
-        Trajectory(
-            f"t{step}{i}",
-            text,
-            0,
-            step,
-            "stance",
-            (),
-            [1],
-            [2],
-            [True],
-            text=text,
-            errors=(text,),
-            scores={"stance": Score("0", i / 3, "scored", text)},
-            advantage=i - 1.0,
-        )
-        for i in range(3)
     ]
 
 
@@ -340,11 +314,8 @@ def test_a_broken_piece_is_named(tmp_path, undrawn, name, content):
     assert fits or f"{name}: not readable" in page
 
 
-@pytest.mark.parametrize(
-    "name", ["evaluations/humanlm.jsonl", "trajectories/humanlm/step-000000-0.parquet"]
-)
-def test_a_broken_file_in_a_folder_is_named(tmp_path, undrawn, name):
-    folder = make_run(tmp_path / "r")
+def test_a_broken_file_in_a_folder_is_named(tmp_path, undrawn):
+    folder, name = make_run(tmp_path / "r"), "evaluations/humanlm.jsonl"
     (folder / name).write_text("{")
     page = write_report(folder, SECTIONS).read_text("utf-8")
     assert "not readable" in page and Path(name).name in page
@@ -362,7 +333,6 @@ def test_an_empty_folder_gets_a_report(tmp_path):
 
 def test_a_run_with_only_a_cold_start(tmp_path):
     folder = make_run(tmp_path / "r")
-    shutil.rmtree(folder / "trajectories")
     write_jsonl(
         folder / "metrics.jsonl", [line for line in log_lines() if line["stage"] == "cold-start"]
     )
@@ -370,7 +340,6 @@ def test_a_run_with_only_a_cold_start(tmp_path):
     atomic_write(folder / "results.json", to_json({"rows": rows, "paired": []}))
     page = write_report(folder, SECTIONS).read_text("utf-8")
     said = (
-        "No training samples",
         "No paired differences",
         "loss, learning from text",
     )

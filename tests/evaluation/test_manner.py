@@ -139,7 +139,7 @@ def test_users_of_two_runs_stand_apart_and_a_copy_of_a_task_belongs_to_its_task(
 
 def test_a_source_that_a_run_lacks_is_named_with_those_it_has(tmp_path):
     run = play(tmp_path / "one", "gyms", "well")
-    with pytest.raises(DataError, match="has no 'gym': there are gyms"):
+    with pytest.raises(DataError, match="'gym'. Did you mean 'gyms'"):
         read_dialogues([f"{run}:gym"])
 
 

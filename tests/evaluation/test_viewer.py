@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import warm
 import yaml
-from hypothesis import strategies as st
 from pages import CHROMIUM, HOSTILE, in_browser, read
 
 from humanlm.core.basics import DataError, append_row, write_jsonl
@@ -202,11 +201,6 @@ def test_contexts_show_who_perceives_what(tmp_path):
 
 # ---- what is chosen is what is shown
 
-STEPS, TEXTS = (
-    st.integers(0, 3),
-    st.sampled_from(["Straße 9", 'a "quoted"\nline', "nothing", "100% <b>", "key_points"]),
-)
-
 
 def test_lines_are_found_by_text_number_and_status(tmp_path):
     rows = [
@@ -279,13 +273,11 @@ def test_the_log_of_training_is_a_table(tmp_path):
         for stage in ("cold-start", "humanlm")
         for step in range(60)
     ]
-    for run in "ab":
-        write_jsonl(tmp_path / run / "metrics.jsonl", rows)
-    viewer = RunViewer(tmp_path / "a", tmp_path / "b")
+    write_jsonl(tmp_path / "a" / "metrics.jsonl", rows)
+    viewer = RunViewer(tmp_path / "a")
     page = viewer.page({"of": "a: metrics", "level": "humanlm"})
     assert page.count("<tr") == 61 and "14,950" in page and "cold-start</a>" not in page
     assert "loss</th>" in page and "<b>0</b>" not in page
-    assert viewer.page({"of": "a: metrics", "beside": "b: metrics"}).count("<tr") == 242
     at = run_records(tmp_path / "a")["metrics"].find(limit=1, start="").rows[0].at
     assert "<h2>cold-start</h2>" in viewer.page({"of": "a: metrics", "at": at})
 
@@ -344,7 +336,6 @@ def test_a_broken_file_is_named_and_the_rest_is_shown(tmp_path, damage):
     "query, message",
     [
         ({"of": "../../etc/passwd"}, "Choose from the menu"),
-        ({"beside": "none"}, "Choose from the menu"),
         ({"low": "much", "number": "advantage"}, "Give a number"),
         ({"at": "../run.json:0"}, "Choose one from the list"),
         ({"at": "step-000000-0.parquet:64"}, "There is no record"),
@@ -368,35 +359,6 @@ def test_only_this_machine_is_answered_and_nothing_runs_or_loads():
                 and "src=" not in (page := reply.read().decode())
                 and "http://" not in page
             )
-
-
-# ---- addresses, and two runs
-
-
-def test_two_runs_stand_side_by_side_by_row_step_and_copy(tmp_path):
-    for run, words in (("one", "left"), ("two", "right")):
-        for step in (0, 5):
-            save(
-                tmp_path / run,
-                step,
-                [
-                    rollout(n, f"{words} {n} at {step}.", row_id=f"r{n // 2}", step=step)
-                    for n in range(4)
-                ],
-            )
-    viewer = RunViewer(tmp_path / "one", tmp_path / "two")
-    of, beside = "one: trajectories/humanlm", "two: trajectories/humanlm"
-    text = read(viewer.page({"of": of, "beside": beside, "step": "5"})).text
-    places = [text.index(f"{word} {n} at 5.") for n in range(4) for word in ("left", "right")]
-    assert places == sorted(places) and "at 0." not in text
-    record = read(viewer.page({"of": of, "beside": beside, "at": "step-000005-0.parquet:3"})).text
-    assert "left 3 at 5." in record and "right 2 at 5." in record, (
-        "opened alone, a record stands beside the first copy"
-    )
-    (tmp_path / "two" / "trajectories" / "humanlm" / "step-000005-0.parquet").unlink()
-    assert "right 0 at 0." in viewer.page({"of": of, "beside": beside, "step": "5"}), (
-        "without that step, another one's"
-    )
 
 
 # ---- what others wrote
@@ -455,7 +417,7 @@ def test_what_models_wrote_stays_text(tmp_path):
         also=_context_html,
     )
     for of, (_, _, records) in viewer.sources().items():
-        read(viewer.page({"of": of, "beside": of}))
+        read(viewer.page({"of": of}))
         for row in records.find().rows:
             read(viewer.page({"of": of, "at": row.at, "search": row.text[:9]}))
     for text in texts:

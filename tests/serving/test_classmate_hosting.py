@@ -328,13 +328,15 @@ def test_other_machines_need_a_key(folders, capsys, monkeypatch, host):
     assert main(["serve", "classmates", str(folders[0]), "--host.host", host, "--dry-run"]) == 0
 
 
-def test_more_than_can_wait_are_sent_away(tmp_path):
+def test_more_than_can_wait_are_sent_away(tmp_path, monkeypatch):
+    monkeypatch.setattr(HostConfig, "max_waiting", 2)
+
     class Slow(ScriptedClient):
         async def send(self, request):
             await asyncio.sleep(1.0)
             return await super().send(request)
 
-    with at({"first": Slow(lambda request: "4", "scripted/first")}, tmp_path, max_waiting=2) as (
+    with at({"first": Slow(lambda request: "4", "scripted/first")}, tmp_path) as (
         _,
         url,
         service,

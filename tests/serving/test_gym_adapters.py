@@ -133,13 +133,11 @@ def test_every_text_is_an_action_and_every_observation_lies_in_its_space():
 
 
 def test_ends_are_told_apart_and_secrets_are_in_no_info():
-    env = gymnasium_env(word, render_mode="ansi")
+    env = gymnasium_env(word)
     told = [env.reset(seed=5), env.step("[answer] no")]
     secret = env.play.task.word
     assert secret not in str(told)
-    assert env.step(f"[answer] {secret}")[1:4] == (1.0, True, False) and env.render().endswith(
-        f"> [answer] {secret}\nYes!"
-    )
+    assert env.step(f"[answer] {secret}")[1:4] == (1.0, True, False)
     with pytest.raises(DataError, match="has ended"):
         env.step("[action] more")
     env.reset(seed=5)

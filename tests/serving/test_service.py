@@ -39,7 +39,7 @@ from humanlm.models.checkpoints import add_adapter, make_model, save_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.prompts import render
 from humanlm.serve import main
-from humanlm.serving.service import ServeConfig, Service, serving
+from humanlm.serving.service import Service, ServiceConfig, serving
 from humanlm.serving.vllm import VLLMPolicy, vllm_command
 from humanlm.training.policies import ScriptedPolicy
 from humanlm.training.sampling import RolloutConfig
@@ -328,9 +328,10 @@ def stuck(policy):
     return SimulatorClient(PolicySetup(policy, HierarchyConfig(levels=["response"])))
 
 
-def test_too_many_requests_are_sent_away_and_may_come_back():
+def test_too_many_requests_are_sent_away_and_may_come_back(monkeypatch):
+    monkeypatch.setattr(ServiceConfig, "max_waiting", 1)
     engine = Stuck()
-    with serving(Service(stuck(engine), "x", ServeConfig(max_waiting=1))) as url:
+    with serving(Service(stuck(engine), "x")) as url:
         them, found = OpenAI(base_url=url, api_key="none", max_retries=0), []
         thread = threading.Thread(
             target=lambda: found.append(them.chat.completions.create(model="x", messages=TALK))
@@ -471,8 +472,9 @@ def test_other_machines_need_a_key(folder, capsys, monkeypatch):
     )
 
 
-def test_who_leaves_frees_the_place():
-    with serving(Service(stuck(Stuck()), "x", ServeConfig(max_waiting=1))) as url:
+def test_who_leaves_frees_the_place(monkeypatch):
+    monkeypatch.setattr(ServiceConfig, "max_waiting", 1)
+    with serving(Service(stuck(Stuck()), "x")) as url:
         line = http.client.HTTPConnection(url.split("//")[1].split("/")[0], timeout=60)
         line.request(
             "POST",
