@@ -22,18 +22,16 @@ from typing import Annotated, Any
 import msgspec
 
 from humanlm.clients.protocol import (
-    AT_LEAST_0,
-    WHOLE,
     CacheError,
     ChatReply,
     ChatRequest,
     LLMError,
     Usage,
-    require_numbers,
     setting,
 )
 from ..core.basics import append_row, grown_rows, shorten, trim_rows
 from ..core.html import Table
+from ..core.runs import is_main_process
 
 # %% ../../nbs/clients/03_ledger.ipynb #prices-2
 # US dollars per million tokens (read, written). A snapshot of the list prices of November 2025,
@@ -134,7 +132,6 @@ class Ledger:
         self._account = ""
         self._entries: dict[tuple[str, str], Usage] = {}
         self._open, self._lock = {}, threading.Lock()  # call under way → US dollars set aside
-        require_numbers("ledger", self, budget=AT_LEAST_0)
         for (caller, model), usage in (entries or {}).items():
             self.record(caller, model, usage)
 
@@ -145,15 +142,13 @@ class Ledger:
         ranks: int = 1,  # processes that each get an equal share of what is left
     ):
         "Enter charges in a file as they are made, and count what was entered there before"
-        before, path, rank = {} if self._path else self._entries, Path(path), os.environ.get("RANK")
-        self._path = path.with_stem(f"{path.stem}-{rank}") if int(rank or 0) else path
-        self._files = path.parent, f"{path.stem}-[0-9]*{path.suffix}", path
-        self._account, self._entries, self.spent = account, {}, 0.0
+        before = {} if self._path else self._entries
+        self._path, self._account, self._entries, self.spent = Path(path), account, {}, 0.0
         if self._path.exists():
-            trim_rows(self._path)
+            if is_main_process():
+                trim_rows(self._path)
             for charge in _charges(self._path, account):
                 self._add(*charge)
-        self.spent += sum(usage.cost or 0.0 for *_, usage in self._of_others())
         if self.budget is not None:
             self.budget = self.spent + (self.budget - self.spent) / ranks
         for (caller, model), usage in before.items():
@@ -166,12 +161,12 @@ class Ledger:
         usage: Usage,
         call: str = "",  # one under way that ends
     ):
-        "Add `usage` to the account of `caller` and `model`; nothing can be taken out of it"
-        counts = dict.fromkeys(("calls", "hits", "tokens_in", "tokens_out"), WHOLE)
-        require_numbers("ledger", usage, **counts, cost=AT_LEAST_0)
-        told = {name: value for name, value in vars(usage).items() if value != getattr(Usage, name)}
+        "Add `usage` to the account of `caller` and `model`"
+        values = {
+            name: value for name, value in vars(usage).items() if value != getattr(Usage, name)
+        }
         with self._lock:
-            self._enter(caller=caller, model=model, **told, **({"call": call} if call else {}))
+            self._enter(caller=caller, model=model, **values, **({"call": call} if call else {}))
             self._open.pop(call, None)
             self._add(caller, model, usage)
 
@@ -187,18 +182,15 @@ class Ledger:
             self.spent += usage.cost or 0.0
             self._entries[caller, model] = self._entries.get((caller, model), Usage()) + usage
 
-    def _of_others(self) -> Iterator[tuple[str, str, Usage]]:
-        if self._path:
-            folder, pattern, first = self._files
-            for file in {first, *folder.glob(pattern)} - {self._path}:
-                yield from _charges(file, self._account)
-
     @property
     def entries(self) -> dict[tuple[str, str], Usage]:
         "All that was spent, by all processes that train together"
-        entries = dict(self._entries)
-        for caller, model, usage in self._of_others():
-            entries[caller, model] = entries.get((caller, model), Usage()) + usage
+        if not self._path:
+            return dict(self._entries)
+        entries: dict[tuple[str, str], Usage] = {}
+        for caller, model, usage in _charges(self._path, self._account):
+            if usage:
+                entries[caller, model] = entries.get((caller, model), Usage()) + usage
         return entries
 
     @property

@@ -228,7 +228,6 @@ _OF_ASKING = (
     "concurrency",
     "timeout",
     "attempts",
-    "requests_per_minute",
     "cache",
     "budget",
 )
