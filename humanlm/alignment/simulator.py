@@ -83,12 +83,9 @@ class _RowWriter:
         return await self._batches.get().add((row, sampling))
 
     def _answers(self, asked):
-        "Answer (row, sampling) pairs; where they fail together, each by itself"
-        try:
-            with self._lock:
-                return self._written(asked)
-        except Exception as e:
-            return [self._answers([one])[0] for one in asked] if len(asked) > 1 else [e]
+        "Answer (row, sampling) pairs"
+        with self._lock:
+            return self._written(asked)
 
     def _written(self, asked):
         kinds, answers = {}, [None] * len(asked)

@@ -133,58 +133,33 @@ def _last_states(model, net, base, asked):
     return heard[0]
 
 
-def _packed_states(model, net, parts, packed, c_ids, c_mask):
-    "Compute one batch of `completion_states` whose equal prompts are read once"
-    import torch
-
-    asked = {
-        "input_ids": packed.ids.to(net.device),
-        "attention_mask": packed.mask().to(net.device),
-        "position_ids": packed.places.to(net.device),
-        "use_cache": False,
-    }
-    head, states = (
-        (parts[1], _last_states(model if torch.is_grad_enabled() else net, net, parts[0], asked))
-        if parts
-        else (torch.nn.Identity(), model(**asked).logits)
-    )
-    mask = c_mask.to(net.device)
-    chosen = states[packed.rows, packed.columns]
-    return CompletionStates(head, chosen, c_ids.to(net.device)[mask], mask)
-
-
 def _states(model, prompts, completions):
-    "Compute one batch of `completion_states`"
+    "Compute one batch of `completion_states`; equal prompts are read once where that is exact"
     import torch
 
-    net = getattr(
-        model, "module", model
-    )  # without what wraps it for several processes, which may have a `config` of its own
-    p_ids, p_mask = pad_rows(prompts, left=True)
-    c_ids, c_mask = pad_rows(completions, left=False)
-    parts = _head(net)
+    # without what wraps it for several processes, which may have a `config` of its own
+    net = getattr(model, "module", model)
+    c_ids, inside = pad_rows(completions, left=False)
+    asked, width = {"use_cache": False}, inside.shape[1] + 1
     if _has_equal(prompts) and can_pack(net):
-        return _packed_states(model, net, parts, pack(prompts, completions), c_ids, c_mask)
-    ids, mask, T = (
-        torch.cat([p_ids, c_ids], 1).to(net.device),
-        torch.cat([p_mask, c_mask], 1).to(net.device),
-        c_ids.shape[1],
-    )
-    asked = {
-        "input_ids": ids,
-        "attention_mask": mask.long(),
-        "position_ids": positions(mask),
-        "use_cache": False,
-    }
-    inside = mask[:, mask.shape[1] - T :]
-    head, states = (
-        (parts[1], _last_states(model if torch.is_grad_enabled() else net, net, parts[0], asked))
-        if parts
-        else (torch.nn.Identity(), model(**asked, logits_to_keep=T + 1).logits)
-    )
-    return CompletionStates(
-        head, states[:, -T - 1 : -1][inside], ids[:, ids.shape[1] - T :][inside], inside
-    )
+        packed = pack(prompts, completions)
+        ids, mask, places = packed.ids, packed.mask(), packed.places
+        rows, columns, width = packed.rows, packed.columns, ids.shape[1]
+    else:
+        p_ids, p_mask = pad_rows(prompts, left=True)
+        ids, seen = torch.cat([p_ids, c_ids], 1), torch.cat([p_mask, inside], 1)
+        mask, places = seen.long(), positions(seen)
+        rows, columns = inside.nonzero(as_tuple=True)
+    inputs = {"input_ids": ids, "attention_mask": mask, "position_ids": places}
+    asked |= {name: value.to(net.device) for name, value in inputs.items()}
+    if parts := _head(net):
+        head, outer = parts[1], model if torch.is_grad_enabled() else net
+        states = _last_states(outer, net, parts[0], asked)
+    else:
+        head, states = torch.nn.Identity(), model(**asked, logits_to_keep=width).logits
+    inside = inside.to(net.device)
+    chosen = states[:, -width:][rows, columns]
+    return CompletionStates(head, chosen, c_ids.to(net.device)[inside], inside)
 
 # %% ../../nbs/models/03_logps.ipynb #_by_length
 def _has_equal(prompts):
