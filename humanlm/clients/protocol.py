@@ -173,7 +173,6 @@ KINDS = {
     "malformed": True,
     "bad answer": False,
     "unavailable": False,
-    "cache miss": False,
     "over budget": False,
     "unknown price": False,
     "bad request": False,

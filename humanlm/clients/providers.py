@@ -374,8 +374,13 @@ class _SDKClient(Client):
 
     sdk = client_class = ""  # module, and its class of asynchronous clients
 
-    def _reach(self, provider, base_url, key):
-        self.base_url, self._key, self.server = base_url, key, _other_server(provider, base_url)
+    def __init__(self, provider: str, model: str, base_url: str | None, **options):
+        super().__init__(f"{provider}/{model}", **options)
+        if provider in addresses:
+            url, key = provider_address(provider, base_url), _key(addresses[provider][1])
+        else:
+            url, key = _checked_url(base_url or ""), _key("VLLM_API_KEY", default="none")
+        self.base_url, self._key, self.server = url, key, _other_server(provider, url)
         if not find_spec(self.sdk):
             optional(self.sdk)  # said now, not once for every question
         self._sdk = PerLoop(self._connect)
@@ -410,13 +415,10 @@ class OpenAIClient(_SDKClient):
         provider: str = "openai",  # one of `addresses`; any other is a server of your own
         **options,  # as for `Client`
     ):
-        super().__init__(f"{provider}/{model}", **options)
+        super().__init__(provider, model, base_url, **options)
         self.official, own = provider == "openai", provider not in addresses
         self.takes_n = self.takes_schema = self.official or own  # of the others some models do
         self.takes_extra, self.takes_prefill = None if own else (), own
-        url = _checked_url(base_url or "") if own else provider_address(provider, base_url)
-        key = _key("VLLM_API_KEY", default="none") if own else _key(addresses[provider][1])
-        self._reach(provider, url, key)
 
     async def send(self, request: ChatRequest) -> ChatReply:
         from openai import OpenAIError
@@ -482,9 +484,7 @@ class AnthropicClient(_SDKClient):
         base_url: str | None = None,  # None = as `provider_address` says
         **options,  # as for `Client`
     ):
-        super().__init__(f"anthropic/{model}", **options)
-        url = provider_address("anthropic", base_url)
-        self._reach("anthropic", url, _key("ANTHROPIC_API_KEY"))
+        super().__init__("anthropic", model, base_url, **options)
 
     async def send(self, request: ChatRequest) -> ChatReply:
         from anthropic import AnthropicError

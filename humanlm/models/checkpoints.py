@@ -287,11 +287,11 @@ def _check_weights(where, model, tokenizer, report):
 def _set_template(where, tokenizer, template):
     check_name(template, TEMPLATES, "template", ModelError)
     ours = [name for name, needed in TEMPLATES.items() if needed]
-    kept = next((t for t in ours if template_text(t) == tokenizer.chat_template), "")
-    if speaks_names(tokenizer) or kept == "chatml":
-        if kept and kept != template and template not in ("humanlm", "own"):
+    trained = next((t for t in ours if template_text(t) == tokenizer.chat_template), "")
+    if speaks_names(tokenizer) or trained == "chatml":
+        if trained and template not in (trained, "humanlm", "own"):
             raise ModelError(
-                f"{where} was trained with the template {kept}. Set model.template to {kept}."
+                f"{where} was trained with the template {trained}. Set model.template to {trained}."
             )
         return
     if template == "own":
@@ -300,16 +300,11 @@ def _set_template(where, tokenizer, template):
                 f"{where} has no chat template of its own. Set model.template to humanlm."
             )
         return
-    known = tokenizer.get_vocab()
-    lacks = {
-        name: [token for token in needed[1:] if token not in known]
-        for name, needed in TEMPLATES.items()
-    }
-    if lacks[template]:
+    vocab = tokenizer.get_vocab()
+    if lacks := [token for token in TEMPLATES[template][1:] if token not in vocab]:
         raise ModelError(
-            f"{where}: its tokenizer has no {lacks[template][0]}, which the template "
-            f"{template} needs. "
-            f"Set model.template to {next(name for name in TEMPLATES if not lacks[name])}."
+            f"{where}: its tokenizer has no {lacks[0]}, which the template {template} needs. "
+            "Set model.template to own, or to one of the model's family."
         )
     tokenizer.chat_template = template_text(template)
 

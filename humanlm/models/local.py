@@ -16,8 +16,8 @@ from ..clients.client import Client
 from ..clients.limits import Limits, PerLoop
 from ..clients.protocol import ChatReply, ChatRequest, LLMError, Usage
 from ..core.basics import HumanLMError, missing_package, shorten
-from ..core.trajectory import Completion
 from ..core.thoughts import THOUGHT_TAG, left_open
+from ..core.trajectory import Completion
 from .checkpoints import LoadedModel, load_model
 from .config import ModelError
 from .generation import generate
@@ -62,7 +62,9 @@ class Batches:
             return [self._answers([item])[0] for item in items] if len(items) > 1 else [e]
 
     def _finish(self, futures, job):
-        for future, result in zip(futures, [None] * len(futures) if job.cancelled() else job.result()):
+        for future, result in zip(
+            futures, [None] * len(futures) if job.cancelled() else job.result()
+        ):
             if job.cancelled():
                 future.cancel()
             elif isinstance(result, Exception) and not future.done():
@@ -100,7 +102,10 @@ def _sampling(
 ) -> tuple[float, int, float]:  # temperature, top_k, top_p
     "Settle the sampling of a request"
     plain = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
-    left = {k: v if getattr(defaults, k, None) is None else getattr(defaults, k) for k, v in plain.items()}
+    left = {
+        k: v if getattr(defaults, k, None) is None else getattr(defaults, k)
+        for k, v in plain.items()
+    }
     wanted = {"temperature": request.temperature, "top_p": request.top_p}
     left |= {name: value for name, value in wanted.items() if value is not None}
     return left["temperature"], left["top_k"], left["top_p"]
@@ -122,16 +127,14 @@ class HFClient(Client):
         self,
         model: str | Path,  # a local folder, or a model of the Hub
         loaded: LoadedModel | None = None,  # if it is in memory already
-        template: str = "own",  # the model's own chat template, or "humanlm"
         dtype: str | None = None,  # of the weights; None: bfloat16 on a GPU, otherwise float32
-        device: str | None = None,  # None = a GPU if there is one
         batch_size: int = 64,  # answers that are written together
         thinking: bool | None = False,  # open a thought, show an empty one, or neither
         limits: Limits | None = None,
         **options,  # as for `Client`
     ):
         super().__init__(f"hf/{model}", limits or LOCAL_LIMITS, **options)
-        self.loaded = loaded or _load(self.name, model, template, dtype, device)
+        self.loaded = loaded or _load(self.name, model, dtype)
         self.tokenizer, self.thinking = self.loaded.tokenizer, thinking
         self.batch_size = batch_size
         self.opens = bool(thinking) or (thinking is False and always_thinks(self.tokenizer))
@@ -195,13 +198,13 @@ class HFClient(Client):
         return ids + render_target(self.tokenizer, [{"type": "markup", "text": text}], end=False)
 
 # %% ../../nbs/models/07_local.ipynb #_TRAIN
-def _load(name, model, template, dtype, device):
+def _load(name, model, dtype):
     "Load a model; what is missing becomes an `LLMError`"
     try:
         import torch
 
-        on_gpu = device != "cpu" and torch.cuda.is_available()
-        return load_model(model, template, dtype or ("bfloat16" if on_gpu else "float32"), device)
+        usual = "bfloat16" if torch.cuda.is_available() else "float32"
+        return load_model(model, "own", dtype or usual)
     except ImportError as e:
         raise LLMError("unknown model", f"{name}: {missing_package(e) or shorten(e)}") from e
     except ModelError as e:

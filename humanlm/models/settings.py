@@ -51,10 +51,6 @@ class ClientConfig:
     def __post_init__(self):
         require(self.group, *self.checks())
 
-    @property
-    def at_once(self) -> int:
-        return self.concurrency
-
     def checks(self) -> Iterator[tuple[bool, str]]:  # whether it holds, and what to say if not
         "Go through the conditions that settings must meet"
         for name in self.above_0:

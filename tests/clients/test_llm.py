@@ -174,7 +174,6 @@ def folder(tmp_path, monkeypatch):
         "OPENAI_BASE_URL",
         "ANTHROPIC_BASE_URL",
         "TOGETHER_API_KEY",
-        "HUMANLM_SERVERS",
         "HUMANLM_PRICES",
     ):
         monkeypatch.delenv(name, raising=False)
@@ -1010,16 +1009,11 @@ def test_an_address_is_looked_up_in_order(folder, monkeypatch):
     assert client("vllm/tiny").base_url.endswith(":4/v1")
     monkeypatch.setenv("VLLM_BASE_URL", "http://127.0.0.1:3/v1")
     assert client("vllm/tiny").base_url.endswith(":3/v1")
-    (folder / "servers.yaml").write_text("tiny: http://127.0.0.1:2/v1\n")
-    monkeypatch.setenv("HUMANLM_SERVERS", "servers.yaml")
-    assert client("vllm/tiny").base_url.endswith(":2/v1") and client(
-        "vllm/other"
-    ).base_url.endswith(":3/v1")
     assert client("vllm/tiny", base_url="http://127.0.0.1:1/v1").base_url.endswith(":1/v1")
 
 
 def test_vllm_finds_its_server_or_runs_in_this_process_and_says_which(server, monkeypatch):
-    for name in ("HUMANLM_SERVERS", "VLLM_BASE_URL", "OPENAI_BASE_URL"):
+    for name in ("VLLM_BASE_URL", "OPENAI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(names, "USUAL", f"{server.url}/v1")
     with pytest.warns(UserWarning, match="where a server answers"):
