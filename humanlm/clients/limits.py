@@ -76,7 +76,7 @@ class Limits:
     attempts: int = 4  # the first one included
     backoff: float = 0.5  # seconds before the second attempt at most; doubles
     longest_wait: float = 30.0  # seconds between two attempts at most
-    breaker: int = 20  # outages in a row until the client stops asking
+    breaker: int = 20  # outages in a row until the client stops asking; 0 = never
     pause: float = 30.0  # seconds until it tries again
 
     def wait(
@@ -106,7 +106,7 @@ class Breaker:
     async def run(self, attempt: Callable[[], Awaitable]) -> Any:
         "Make one attempt, if the server is there; one that fails raises `LLMError`"
         pause = self.again - time.time()
-        if self.outages >= self.limits.breaker and pause > 0:
+        if 0 < self.limits.breaker <= self.outages and pause > 0:
             if self.outages > self.limits.breaker:
                 raise LLMError(
                     "unavailable",

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import humanlm
 from ..core.basics import atomic_path, check_name, shorten
@@ -315,17 +315,22 @@ def _with_tokenizer(where):
     return where if own else adapter_base(where) or where
 
 
+def _tokenizer(where):
+    from transformers import AutoTokenizer
+
+    def load():
+        return AutoTokenizer.from_pretrained(where, trust_remote_code=False)
+
+    return _attempt(where, "tokenizer", load)
+
+
 def load_tokenizer(
     name: str | Path,  # a local folder, or a model of the Hub
     template: str = "humanlm",  # as for `load_model`
 ) -> "PreTrainedTokenizerFast":
     "Load the tokenizer of a model without its weights"
-    from transformers import AutoTokenizer
-
     where = _with_tokenizer(model_of(locate(name)))
-    tokenizer = _attempt(
-        where, "tokenizer", lambda: AutoTokenizer.from_pretrained(where, trust_remote_code=False)
-    )
+    tokenizer = _tokenizer(where)
     _set_template(where, tokenizer, template)
     return tokenizer
 
@@ -337,45 +342,33 @@ def load_model(
     device: str | None = None,  # None = a GPU if there is one
 ) -> LoadedModel:
     "Load a model and its tokenizer; `ModelError` says what is wrong with them and what to do"
+    import torch
+    from transformers import AutoModelForCausalLM
+
     where = locate(name)
     home = model_of(where)
-    own = home if in_slices(where) else where
-    base = adapter_base(own)
-    loaded = _load(
-        base or own,
-        check_name(dtype, DTYPES, "dtype", ModelError),
-        device,
-        _with_tokenizer(home),
-    )
-    if base:
-        loaded = loaded._replace(model=_with_adapter(loaded.model, own, base))
-    if in_slices(where):
-        _take_slices(loaded.model, where, home)
-    _set_template(where, loaded.tokenizer, template)
-    vars(loaded.model)["place"] = where, template, dtype  # from which others can load it too
-    return loaded
-
-
-def _load(where, dtype, device, tokens):
-    "Load a model and a tokenizer, which may lie elsewhere"
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    tokenizer = _attempt(
-        tokens or where,
-        "tokenizer",
-        lambda: AutoTokenizer.from_pretrained(tokens or where, trust_remote_code=False),
-    )
+    trained = home if in_slices(where) else where
+    base = adapter_base(trained)
+    plain = base or trained
+    kind = getattr(torch, check_name(dtype, DTYPES, "dtype", ModelError))
+    tokenizer = _tokenizer(_with_tokenizer(home))
+    model: Any
     model, report = _attempt(  # type: ignore[reportGeneralTypeIssues]
-        where,
+        plain,
         "model",
         lambda: AutoModelForCausalLM.from_pretrained(
-            where, dtype=getattr(torch, dtype), output_loading_info=True, trust_remote_code=False
+            plain, dtype=kind, output_loading_info=True, trust_remote_code=False
         ),
     )
-    _check_weights(where, model, tokenizer, report)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    return LoadedModel(model.to(device).eval(), tokenizer)
+    _check_weights(plain, model, tokenizer, report)
+    model = model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
+    if base:
+        model = _with_adapter(model, trained, base)
+    if in_slices(where):
+        _take_slices(model, where, home)
+    _set_template(where, tokenizer, template)
+    vars(model)["place"] = where, template, dtype  # from which others can load it too
+    return LoadedModel(model, tokenizer)
 
 # %% ../../nbs/models/04_checkpoints.ipynb #add_adapter
 def add_adapter(

@@ -161,7 +161,8 @@ class _Rows:
         ids, self.mask = (x.to(model.device) for x in pad_rows(list(distinct), left=True))
         self.model, self.cache = model, DynamicCache(config=model.config)
         plain = all(type(layer) is DynamicLayer for layer in self.cache.layers)
-        self.prefixes, unread = prefixes if plain else None, ids.shape[1]
+        self.prefixes: Any = prefixes if plain else None
+        unread = ids.shape[1]
         if self.prefixes is not None:
             states = self.prefixes.find(list(distinct))
             unread = _recall(self.cache, list(distinct), states)
@@ -362,7 +363,7 @@ def _engine_of(model, request):
 
 def _part(part, parts, loaded, request, prefixes=None):
     "Write one of several parts of the rows: number of a row → ids and log-probabilities"
-    model, written = loaded[0], {}
+    (model, tokenizer), written = loaded, {}
     if engine := _engine_of(model, request):
         for stop in dict.fromkeys(request.stops):
             rows = [i for i, own in enumerate(request.stops) if own == stop]
@@ -373,7 +374,7 @@ def _part(part, parts, loaded, request, prefixes=None):
         return written
     with _asking(model):
         for rows in _batches(request.prompts, request.caps, request.batch_size, part, parts):
-            written |= zip(rows, _write(*loaded, request.some(rows), prefixes))
+            written |= zip(rows, _write(model, tokenizer, request.some(rows), prefixes))
     return written
 
 
@@ -423,7 +424,8 @@ def generate(
 ]:  # in the order of the prompts; logps at this temperature, before top-k, top-p and the ban
     "Write one completion per prompt"
     n, ends, place = len(prompt_ids), end_ids(tokenizer, model), getattr(model, "place", None)
-    caps, stops = _each(max_tokens, n, "max_tokens"), _each(stop, n, "stop")
+    caps: Any = _each(max_tokens, n, "max_tokens")
+    stops: Any = _each(stop, n, "stop")
     _check_request(model, prompt_ids, caps, stops)
     request = _Request(
         prompt_ids,

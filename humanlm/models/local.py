@@ -101,14 +101,13 @@ def _sampling(
     defaults: Any,  # the model's generation settings
 ) -> tuple[float, int, float]:  # temperature, top_k, top_p
     "Settle the sampling of a request"
-    plain = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
-    left = {
-        k: v if getattr(defaults, k, None) is None else getattr(defaults, k)
-        for k, v in plain.items()
-    }
-    wanted = {"temperature": request.temperature, "top_p": request.top_p}
-    left |= {name: value for name, value in wanted.items() if value is not None}
-    return left["temperature"], left["top_k"], left["top_p"]
+
+    def first(wanted, name, plain):
+        usual = getattr(defaults, name, None) if wanted is None else wanted
+        return plain if usual is None else usual
+
+    temperature = first(request.temperature, "temperature", 1.0)
+    return temperature, first(None, "top_k", 0), first(request.top_p, "top_p", 1.0)
 
 
 def seeds(

@@ -739,7 +739,7 @@ def odd_answers(c):
 
 
 def test_an_odd_answer_is_malformed_and_asked_again_and_charged(make, server, monkeypatch):
-    c = make(replace(FAST, breaker=10**6))
+    c = make(replace(FAST, breaker=0))
     monkeypatch.setitem(prices, c.name, (0.0, 100.0))
     for body in odd_answers(c):
         body = (
