@@ -266,13 +266,13 @@ async def reserve(
     model: str = "",
 ) -> AsyncIterator[Callable[[Usage], None]]:  # takes what the call did cost; the last word counts
     "Set money aside for a call under way; `LLMError` if the budget cannot cover it"
-    call, told = token_hex(8), [Usage()]
+    call, charges = token_hex(8), [Usage()]
     while not _opened(ledger, call, cost, caller, model):
         await asyncio.sleep(0.02)
     try:
-        yield told.append
+        yield charges.append
     finally:
-        ledger.record(caller, model, told[-1], call)
+        ledger.record(caller, model, charges[-1], call)
 
 
 def _opened(ledger, call, cost, caller, model):

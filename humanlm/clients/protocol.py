@@ -56,12 +56,12 @@ class ChatRequest:
     ) -> tuple[dict, tuple[str, ...]]:  # name: provider/model; → fields to reset, notes
         "Find the settings of a request that a model does not take"
         fields = [f for pattern, names in untaken.items() if re.match(pattern, name) for f in names]
-        given = {f: getattr(self, f) for f in fields if getattr(self, f) not in (None, ())}
+        refused = {f: getattr(self, f) for f in fields if getattr(self, f) not in (None, ())}
         notes = tuple(
             f"{field}={shorten(value, 40)} was left out: {name} does not take it"
-            for field, value in given.items()
+            for field, value in refused.items()
         )
-        return {field: () if field == "stop" else None for field in given}, notes
+        return {field: () if field == "stop" else None for field in refused}, notes
 
     def schema_messages(self) -> tuple[dict, ...]:
         "Give the messages of a request with the schema stated in the instructions"
@@ -69,10 +69,10 @@ class ChatRequest:
             "Answer with one JSON object and nothing else. It follows this JSON "
             f"Schema:\n{json.dumps(self.schema)}"
         )
-        told = [m["content"] for m in self.messages[:1] if m["role"] == "system"]
+        system = [m["content"] for m in self.messages[:1] if m["role"] == "system"]
         return (
-            {"role": "system", "content": "\n\n".join([*told, wish])},
-            *self.messages[len(told) :],
+            {"role": "system", "content": "\n\n".join([*system, wish])},
+            *self.messages[len(system) :],
         )
 
     def repair(
@@ -81,13 +81,14 @@ class ChatRequest:
         complaint: str,  # what is wrong with it
     ) -> "ChatRequest":
         "Ask once more, with the bad answer and the complaint"
-        said = without_thoughts(text) or "(no answer)"
-        said = said if len(said) <= 4000 else f"{said[:2000]}\n[…]\n{said[-2000:]}"
+        answer = without_thoughts(text) or "(no answer)"
+        if len(answer) > 4000:
+            answer = f"{answer[:2000]}\n[…]\n{answer[-2000:]}"
         wish = (
             f"That answer cannot be used: {shorten(complaint, 500)}\nGive the whole answer "
             "again, as asked at first."
         )
-        turns = ({"role": "assistant", "content": said}, {"role": "user", "content": wish})
+        turns = ({"role": "assistant", "content": answer}, {"role": "user", "content": wish})
         return replace(self, messages=(*self.messages, *turns), n=1)
 
 # %% ../../nbs/clients/02_protocol.ipynb #chat
@@ -261,8 +262,8 @@ def without_keys(
     text: str,  # of anybody
 ) -> str:
     "Blank out the keys of the environment and of `.env`"
-    known = [value for name, value in os.environ.items() if _is_secret(name)]
-    for value in (*known, *_secrets):
+    keys = [value for name, value in os.environ.items() if _is_secret(name)]
+    for value in (*keys, *_secrets):
         if len(value) >= 8:
             text = text.replace(value, "[key]")
     return text
@@ -278,8 +279,8 @@ def redact(
     return hidden(without_keys(_KEYS.sub(_hidden, str(message))))
 
 
-def _hidden(found):
-    return "[key]" if re.search(r"[\d*]", found[0]) else found[0]
+def _hidden(match):
+    return "[key]" if re.search(r"[\d*]", match[0]) else match[0]
 
 # %% ../../nbs/clients/02_protocol.ipynb #untaken
 # pattern of provider/model → fields of `ChatRequest` that it does not take. A snapshot like the

@@ -287,9 +287,9 @@ async def post(
     try:
         response = await sdk.post(path, body=body, cast_to=Response)
     except (failure, Unreadable, ValueError, TypeError) as e:
-        for found in (e, e.__cause__):  # one SDK wraps it, one does not
-            if isinstance(found, Unreadable):
-                raise LLMError("malformed", f"{name} {found}") from None
+        for cause in (e, e.__cause__):  # one SDK wraps it, one does not
+            if isinstance(cause, Unreadable):
+                raise LLMError("malformed", f"{name} {cause}") from None
         raise _provider_error(e, name) from None
     answer = _read_body(response.content, name)
     _check_failure(answer, name)
@@ -340,16 +340,16 @@ addresses: dict[str, tuple[str, str]] = {
 
 def provider_address(
     provider: str,  # one of `addresses`
-    given: str | None = None,  # the address that settings name
+    base_url: str | None = None,  # the address that settings name
 ) -> str:
     "Give the address that a provider's key may go to: its own, or what the user's variable says"
-    own, key = addresses[provider]
+    home, key = addresses[provider]
     variable = f"{key.removesuffix('_API_KEY')}_BASE_URL"
-    chosen = _checked_url(given or setting(variable) or own)
-    if url_origin(chosen) not in [url_origin(url) for url in (own, setting(variable)) if url]:
+    chosen = _checked_url(base_url or setting(variable) or home)
+    if url_origin(chosen) not in [url_origin(url) for url in (home, setting(variable)) if url]:
         raise LLMError(
             "missing address",
-            f"{key} belongs to {urlsplit(own).hostname}, and base_url names {url_origin(chosen)}. "
+            f"{key} belongs to {urlsplit(home).hostname}, and base_url names {url_origin(chosen)}. "
             f"Set {variable} to send it there, or choose vllm/NAME, which has a key of its own.",
         )
     return chosen

@@ -232,7 +232,7 @@ def fill(
     wanted = set(_NAME.findall(template))
     if wanted != values.keys():
         raise DataError(f"The template wants {sorted(wanted)} and gets {sorted(values)}.")
-    return _NAME.sub(lambda found: str(values[found[1]]), template)
+    return _NAME.sub(lambda match: str(values[match[1]]), template)
 
 
 _NAME = re.compile(r"\{([a-z_]+)\}")

@@ -311,8 +311,8 @@ def _set_template(where, tokenizer, template):
 # %% ../../nbs/models/04_checkpoints.ipynb #load_tokenizer
 def _with_tokenizer(where):
     "Give the folder of a model, or of the base of an adapter that has no tokenizer of its own"
-    own = (Path(where) / "tokenizer_config.json").is_file()
-    return where if own else adapter_base(where) or where
+    complete = (Path(where) / "tokenizer_config.json").is_file()
+    return where if complete else adapter_base(where) or where
 
 
 def _tokenizer(where):

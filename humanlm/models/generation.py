@@ -302,8 +302,8 @@ def _batches(prompts, caps, size, part=0, parts=1):
     order = sorted(
         range(len(caps)), key=lambda i: (caps[i], len(prompts[i]), first[tuple(prompts[i])])
     )
-    own = order[part::parts]
-    return [own[i : i + size] for i in range(0, len(own), size)]
+    mine = order[part::parts]
+    return [mine[i : i + size] for i in range(0, len(mine), size)]
 
 
 def _draws(caps, seed):
@@ -314,8 +314,8 @@ def _draws(caps, seed):
     if not isinstance(seed, Sequence):
         return _uniform(len(caps), width, seed=seed)
     draws = torch.zeros(len(caps), width)
-    for row, cap, own in zip(draws, caps, seed, strict=True):
-        row[:cap] = _uniform(cap, seed=own)
+    for row, cap, row_seed in zip(draws, caps, seed, strict=True):
+        row[:cap] = _uniform(cap, seed=row_seed)
     return draws
 
 
@@ -366,7 +366,7 @@ def _part(part, parts, loaded, request, prefixes=None):
     (model, tokenizer), written = loaded, {}
     if engine := _engine_of(model, request):
         for stop in dict.fromkeys(request.stops):
-            rows = [i for i, own in enumerate(request.stops) if own == stop]
+            rows = [i for i, strings in enumerate(request.stops) if strings == stop]
             mine, cap = rows[part::parts], max(request.caps[i] for i in rows)
             prompts, most = [request.prompts[i] for i in mine], -(-len(rows) // parts)
             texts = engine.write(loaded, prompts, cap, stop, request.options, most)

@@ -158,7 +158,7 @@ class HFClient(Client):
             )
             for (i, _), completion in zip(rows, completions):
                 answers[i].append(completion)
-        return [_local_reply(*asked, answer, self.begun) for asked, answer in zip(batch, answers)]
+        return [_local_reply(*item, answer, self.begun) for item, answer in zip(batch, answers)]
 
     def _answers(self, batch):
         with self._lock:
@@ -176,9 +176,9 @@ class HFClient(Client):
 
     def prompt_ids(self, request: ChatRequest) -> list[int]:
         "Render a request, or say why it cannot be answered"
-        own = {"role": "user", "name": SPEAKER}
+        speaker = {"role": "user", "name": SPEAKER}
         messages = [
-            m | own if isinstance(m, dict) and m.get("role") == "assistant" else m
+            m | speaker if isinstance(m, dict) and m.get("role") == "assistant" else m
             for m in request.messages
         ]
         try:

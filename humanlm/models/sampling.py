@@ -39,12 +39,12 @@ def cut_completion(
     n = next((i for i, t in enumerate(ids) if t in ends), len(ids))
     text = text_of(tokenizer, ids[:n])
     finish = "eos" if n < len(ids) or not ids else "length"
-    found = [text.find(s) + len(s) for s in stop if s in text]
-    if found:
+    stops = [text.find(s) + len(s) for s in stop if s in text]
+    if stops:
         n = bisect_left(
             range(n), True, key=lambda k: any(s in text_of(tokenizer, ids[:k]) for s in stop)
         )
-        ids, text, finish = ids[:n], text[: min(found)], "stop"
+        ids, text, finish = ids[:n], text[: min(stops)], "stop"
     ids = ids[: n + 1] or [end_id(tokenizer)]
     return Completion(
         ids, text, finish, prompt_ids, None if logps is None else list(logps[: len(ids)])
