@@ -208,7 +208,7 @@ class _Rows:
         self._read(tokens[:, None])
 
 # %% ../../nbs/models/06_generation.ipynb #_write
-class _Request(NamedTuple):
+class _RowRequest(NamedTuple):
     "Rows to write"
 
     prompts: Sequence[Sequence[int]]
@@ -220,7 +220,7 @@ class _Request(NamedTuple):
     no_repeat_ngram: int
     batch_size: int
 
-    def some(self, rows: list[int]) -> "_Request":
+    def some(self, rows: list[int]) -> "_RowRequest":
         "Give the request of some rows"
         columns = {name: [getattr(self, name)[i] for i in rows] for name in self._fields[:4]}
         return self._replace(**columns, draws=self.draws[rows])
@@ -427,7 +427,7 @@ def generate(
     caps: Any = _each(max_tokens, n, "max_tokens")
     stops: Any = _each(stop, n, "stop")
     _check_request(model, prompt_ids, caps, stops)
-    request = _Request(
+    request = _RowRequest(
         prompt_ids,
         caps,
         stops,
