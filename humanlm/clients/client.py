@@ -119,9 +119,10 @@ def _tokens(chars):
 
 # %% ../../nbs/clients/05_client.ipynb #_attempt
 async def _attempt(client: Client, request, name, until):
-    pause = max(until, client._paused_until) - time.monotonic()
-    if pause > 0:
-        await client.sleep(pause)
+    now = time.monotonic()
+    while (until := max(until, client._paused_until)) > now:
+        await client.sleep(until - now)
+        now = max(time.monotonic(), until)
     worst = worst_cost(request, name)
     if worst is None and client.ledger.budget is not None:
         raise LLMError("unknown price", f"A budget needs the price of {name}. {price_advice(name)}")
@@ -140,7 +141,8 @@ async def _ask(client: Client, request, name) -> ChatReply:
                 raise
             until = time.monotonic() + client.limits.wait(attempt, e.wait)
             if e.kind == "rate limit" and e.wait:
-                client._paused_until = max(client._paused_until, until)
+                pause = min(e.wait, client.limits.longest_wait)
+                client._paused_until = max(client._paused_until, time.monotonic() + pause)
     raise AssertionError("there is at least one attempt")
 
 # %% ../../nbs/clients/05_client.ipynb #_usable
