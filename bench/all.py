@@ -32,7 +32,6 @@ RUNS = [
     "build --quick",
     "generate --repeats 3",
     "trainer --steps 10",
-    "overlap --steps 3",
     "sdpo --steps 6",
     "gyms --seconds 0.3",
     "gpu --rehearse",

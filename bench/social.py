@@ -37,7 +37,7 @@ DATA = Path(os.environ.get("HUMANLM_DATA", "/nowhere"), "hi_tom/hi_tom.jsonl")
 
 def rows_of(tales):
     "Rows of a benchmark file: text and question"
-    return [(tale.text, asked.text) for tale in tales for asked in tale.asked]
+    return [(tale.text, asked.text) for tale in tales for asked in tale.questions]
 
 
 def cold(row):
@@ -94,9 +94,11 @@ def check(family, n):
     with Clock() as clock:
         tales = list(generate(family, n, seed=2025))
     wrong = sum(
-        slow != asked.answer for tale in tales for slow, asked in zip(slow_answer(tale), tale.asked)
+        slow != asked.answer
+        for tale in tales
+        for slow, asked in zip(slow_answer(tale), tale.questions)
     )
-    asked = sum(len(tale.asked) for tale in tales)
+    asked = sum(len(tale.questions) for tale in tales)
     print(
         f"{family:8}{n:>7,} stories, {n / clock.cpu:>6,.0f}/s{asked:>8,} "
         f"questions{wrong:>4} disagreements"
@@ -127,7 +129,7 @@ def agreement(n):
 def compared(tale):
     "True or False for each comparison of one story, in four lists"
     world, context, replay = tale.story.world, to_context(tale.story), Replay(tale.sentences)
-    asked = [(read_question(a.text), a.answer) for a in tale.asked]
+    asked = [(read_question(a.text), a.answer) for a in tale.questions]
     return (
         [
             world.where(thing) == replay.spot[thing] and world.first(thing) == replay.begin[thing]

@@ -31,7 +31,7 @@ from humanlm.clients.client import chat_all
 from humanlm.clients.limits import Limits
 from humanlm.clients.names import vllm_client
 from humanlm.social.parsing import StoredParser, SymbolicParser
-from humanlm.tom.answers import AnswerConfig, Asker, shown
+from humanlm.tom.answers import AnswerConfig, Asker
 from humanlm.tom.contexts import write_stories
 from humanlm.tom.questions import BenchmarkItem
 from humanlm.tom.respondent import AnswerFile, Respondent, answer_all
@@ -55,7 +55,7 @@ def requests_of(items, contexts, url):
     "What a run sends"
     ask = asker(url)
     return [
-        ask.request(hitom.prompt(item, shown(contexts[item.source], CONFIG) if contexts else None))
+        ask.request(hitom.prompt(item, ask.shown(contexts[item.source]) if contexts else None))
         for item in items
     ]
 

@@ -13,7 +13,7 @@ import json
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -30,7 +30,7 @@ from humanlm.evaluation.outcome import Arms, Table, rounded
 from humanlm.gyms.people import VIEWS, PolitePerson, values_heard
 from humanlm.gyms.protocol import Environment, Gym, ToolCall, UserError, find_gym, spoken
 from humanlm.gyms.recipe import PARTS
-from humanlm.gyms.users import GymUserConfig, check_plays
+from humanlm.gyms.users import GymUserConfig
 from humanlm.rewards.judge_settings import make_judge
 from humanlm.training.trials import Study, Trial
 from humanlm.worlds.mini import Post
@@ -41,13 +41,10 @@ from humanlm.worlds.states import AXES, OPPOSED, VALUES
 class MistakenPeople:
     "People of the world, a share of whose states is replaced by chance"
 
-    plays = ("person",)
-
     def __init__(self, share: float, seed: int = 0):  # share: of the states
         self.share, self.seed, self.name = share, seed, f"mistaken-{100 * share:.0f}"
 
     async def __call__(self, env: Environment, role: str, payload: Mapping) -> dict:
-        check_plays(self, [role])
         task: Any = env.task
         post = Post("asked", payload["source"], payload["target"], payload["pole"], False, ())
         rng = random.Random(f"{self.seed}/{self.name}/{task.id}/{payload['post']}")
@@ -101,9 +98,9 @@ async def _scene(gym: Gym, task: Any, user: Any) -> TaskScene:
         )
 
     async def step(kind, pole):
-        return await gym.play(task, replace(gym.config, paid_by="word"), user).step(
-            ToolCall(kind, content(pole))
-        )
+        env: Any = gym.play(task, user=user)
+        env.paid_by = "word"
+        return await env.step(ToolCall(kind, content(pole)))
 
     turns = await asyncio.gather(
         *(step(kind, pole) for kind in ("action", "answer") for pole in POLES)

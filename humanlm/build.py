@@ -7,148 +7,67 @@ __all__ = ['ABOUT', 'KINDS', 'main', 'build_command']
 
 # %% ../nbs/82_build.ipynb #imports
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
 
-from .core.basics import ConfigError, DataError, check_name, shorten
-from .core.commands import menu
+import numpy as np
+
+from .core.basics import ConfigError, check_name
+from .core.commands import menu, upload
 from .core.config import Settings, read_yaml
 from .core.grammar import cut_line, parse
 from .core.html import aligned
-from .data.build import CHATS, GROUPS, Built, build, select_from, source_of
+from .data.build import CHATS, GROUPS, build, select_from, source_of
 from .data.fields import NOTES
-from .data.files import on_hub, row_files
+from .data.files import on_hub
 from .data.formats import formats
 from .data.partition import TRAIN, VAL
-from .data.people import find_evidence, settle
-from .data.personas import FRAME, PERSONA_TOKENS
+from .data.people import find_evidence
+from .data.personas import INSTRUCTIONS, PERSONA_TOKENS
+from .data.selection import listed, settle
 from .data.store import RowStore
 from .data.training_rows import THOUGHT, THOUGHT_TOKENS
-from .models.settings import Estimate, estimate
-
-# %% ../nbs/82_build.ipynb #_Forecast
-class _Forecast(NamedTuple):
-    "What a build will come to"
-
-    rows: int  # of the source, read for the forecast
-    share: float  # of the input that was read
-    counts: dict[str, int]  # fates of these rows
-    personas: Estimate | None
-    thoughts: Estimate | None
-    left: Mapping[str, int] = {}  # why rows were left out while reading → how many
-    form: str = ""  # how a log is read
-
-    def lines(self) -> list[str]:
-        "Say it"
-        if not self.rows:
-            return ["rows        unknown: the hub is not asked for a plan"]
-        about = (
-            ""
-            if self.share >= 1
-            else f" (~{self.share:.1%} of the input; the numbers below are of this part)"
-        )
-        counts = ", ".join(f"{name} {n:,}" for name, n in self.counts.items())
-        costs = (_cost_text("personas", self.personas), _cost_text("thoughts", self.thoughts))
-        most = sorted(self.left.items(), key=lambda item: -item[1])
-        why = ", ".join([f"{kind} {n:,}" for kind, n in most[:2]] + ["…"] * (len(most) > 2))
-        read = (
-            f"rows        {self.rows:,} read, {sum(self.left.values()):,} of them left out while "
-            f"reading{f' ({why})' if why else ''}{about}"
-        )
-        form = f"read as     {self.form}" if self.form else ""
-        return [*filter(None, (form, read)), f"fates       {counts}", *filter(None, costs)]
-
-# %% ../nbs/82_build.ipynb #_cost_text
-def _cost_text(what, e):
-    return f"{what:<12}no model is asked" if e is None else f"{what:<12}~{e}"
+from .models.settings import estimate
 
 # %% ../nbs/82_build.ipynb #forecast
 def _forecast(
     s: Settings,
-    most: int = 20_000,  # rows to read
-) -> _Forecast:
-    "Read the beginning of the input and count"
-    c = s.build
+    most: int = 20_000,  # rows to read, but of logs, which are read whole
+) -> list[str]:  # lines
+    "Say what a build will come to, from the beginning of its input"
+    c, p, forms = s.build, s.persona, []
     if c.path and on_hub(c.path):
-        return _Forecast(0, 0.0, {}, None, None)
+        return ["rows        unknown: the hub is not asked for a plan"]
     with TemporaryDirectory() as folder:
-        store, done, form = RowStore(Path(folder) / "rows"), False, []
-        for entry in source_of(s, tell=form.append)(store.faults):
+        store = RowStore(Path(folder) / "rows")
+        for entry in source_of(s, lambda form, account: forms.append(form))(store.faults):
             store.add(entry)
-            if store.rows >= most and c.source not in ("threads", "chitchat"):  # read whole
+            if store.rows >= most and c.source not in ("threads", "chitchat"):
                 break
-        else:
-            done = True
-        plan = settle(select_from(s, store), None, c, replace(s.persona, least=0))
-        n = store.rows
-    share = 1.0 if done else _share_read(c, plan.records)
-    return _Forecast(
-        n,
-        share,
-        plan.counts(),
-        _persona_cost(s.persona, plan, share),
-        _thought_cost(c, plan, share),
-        {kind: k for kind, k in store.faults.counts.items() if kind not in NOTES},
-        "".join(form),
-    )
-
-# %% ../nbs/82_build.ipynb #_only
-def _share_read(c, records):
-    size = sum(path.stat().st_size for path in row_files(c.path))
-    return min(1.0, max(1e-6, float(records["length"].sum()) / size)) if size else 1.0
-
-# %% ../nbs/82_build.ipynb #_persona_cost
-def _persona_cost(p, plan, share):
-    if not p.asks:
-        return None
-    found = find_evidence(plan)
-    asked, chars = len(found.users), int(plan.records["chars"][found.rows].sum())
-    calls = round(asked / share)
-    return estimate(
-        p.model, calls, round((asked * FRAME + chars) / share / 4), calls * PERSONA_TOKENS
-    )
-
-# %% ../nbs/82_build.ipynb #_thought_cost
-def _thought_cost(c, plan, share):
-    if not c.thinks:
-        return None
-    trained = (plan.fate == TRAIN) | (plan.fate == VAL)
-    asked, chars = int(trained.sum()), int(plan.records["chars"][trained].sum())
-    calls = round(asked / share)
-    return estimate(
-        c.thinking,
-        calls,
-        round((asked * (len(THOUGHT) + 3000) + chars) / share / 4),
-        calls * THOUGHT_TOKENS // 2,
-    )
-
-# %% ../nbs/82_build.ipynb #upload-2
-def _upload(
-    built: Built,
-    name: str,  # OWNER/NAME
-) -> str:  # its address
-    "Put a build on the hub as a private data set; `DataError` if it cannot be reached"
-    from huggingface_hub import HfApi
-
-    try:
-        api = HfApi()
-        api.create_repo(name, repo_type="dataset", private=True, exist_ok=True)
-        api.upload_folder(
-            folder_path=str(built.folder),
-            repo_id=name,
-            repo_type="dataset",
-            ignore_patterns=[".*", "config.yaml"],
+        plan = settle(select_from(s, store), c)
+    counts, chars = store.faults.counts, plan.records.chars
+    left = {kind: counts[kind] for kind in sorted(counts.keys() - NOTES.keys())}
+    lines = [
+        *(f"read as     {form}" for form in forms),
+        f"rows        {store.rows:,} read; left out while reading: {listed(left)}",
+        f"fates       {listed(plan.counts())}",
+    ]
+    if store.rows >= most:
+        lines.insert(0, f"of          the first {store.rows:,} rows")
+    if p.asks:
+        people = [rows for rows, _ in find_evidence(plan)]
+        read = len(people) * len(INSTRUCTIONS) + sum(int(chars[rows].sum()) for rows in people)
+        cost = estimate(p.model, len(people), read // 4, len(people) * PERSONA_TOKENS)
+        lines.append(f"personas    ~{cost}")
+    if c.thinks:
+        rows = np.isin(plan.fate, (TRAIN, VAL))
+        calls = int(rows.sum())
+        read = calls * (len(THOUGHT) + 3000) + int(chars[rows].sum())
+        lines.append(
+            f"thoughts    ~{estimate(c.thinking, calls, read // 4, calls * THOUGHT_TOKENS // 2)}"
         )
-    except Exception as e:  # the hub's library raises many kinds
-        raise DataError(
-            f"Cannot upload to {name}: {type(e).__name__}: {shorten(e)}. The files are "
-            f"in {built.folder}; "
-            "check name, token and network, then run the same command again."
-        ) from e
-    return f"https://huggingface.co/datasets/{name}"
+    return lines
 
 # %% ../nbs/82_build.ipynb #ABOUT
 ABOUT = """Build training sets from raw conversations: filters, splits, personas, rows, card. A
@@ -167,22 +86,18 @@ def _groups(argv):
 def build_command(argv: Sequence[str]) -> int:
     "Read settings, then show the plan or build"
     s = parse(_groups(argv), argv, ABOUT, runs="anew")
+    c = s.build
     if s.dry_run:
         print(
-            "\n".join(
-                [
-                    f"build       {s.build.source}, {s.build.path or 'its package'} → "
-                    f"{s.build.out}",
-                    *_forecast(s).lines(),
-                ]
-            )
+            f"build       {c.source}, {c.path or 'its package'} → {c.out}", *_forecast(s), sep="\n"
         )
         return 0
     built = build(s, lambda line: print(line, file=sys.stderr))
     print(aligned(built.card.strip()))
     print(f"written to {built.folder}")
-    if s.build.hub:
-        print(f"uploaded to {_upload(built, s.build.hub)}")
+    if c.hub:
+        upload(built.folder, c.hub, "dataset")
+        print(f"uploaded to https://huggingface.co/datasets/{c.hub}")
     return 0
 
 # %% ../nbs/82_build.ipynb #main

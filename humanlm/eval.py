@@ -22,7 +22,6 @@ from humanlm.evaluation.measured import (
     Measurement,
     Results,
     load_measured,
-    load_results,
     paired_table,
     results,
     save_results,
@@ -82,10 +81,6 @@ def _measured_of(
                 f"Nothing was measured behind {shorten(given)!r}. Give {INPUTS}; an "
                 "unfinished run goes on with --resume."
             )
-        if (run / "results.json").is_file() and (
-            why := load_results(run / "results.json").notes.get("unusable")
-        ):
-            raise DataError(f"{shorten(given)} cannot be compared: {why}")
         files += [(run.name, path) for path in own if path not in [p for _, p in files]]
     stems, several = [path.stem for _, path in files], len({path.parent for _, path in files}) > 1
     return {
@@ -108,6 +103,7 @@ def _compare_runs(
     if s.dry_run:
         print("\n".join(f"{name:<20}{len(found):,} units" for name, found in models.items()))
         return 0
+    models = {name: rows for name, rows in models.items() if rows}
     shared = set.intersection(*({row.unit for row in rows} for rows in models.values()))
     if not shared:
         raise DataError(f"{', '.join(models)} share no unit: evaluate them on the same data.")

@@ -35,17 +35,11 @@ def data_main(argv: Sequence[str]) -> None:
     "Write training sets"
     s = _settings(argv, data_main.__doc__)
     if s.dry_run:
-        return print("\n".join([*data_plan(s), f"written to  {s.parser.out}"]))
+        return print(*data_plan(s), f"written to  {s.parser.out}", sep="\n")
     sets = make_sets(s.parser, token_counter(s.model), s.run.seed)
-    write_sets(s.parser.out, sets, s.parser.style, s.parser.indent)
-    print(
-        "\n".join(
-            [
-                *(f"{n:>8,} {what}" for what, n in sets.counts().items()),
-                f"written to {s.parser.out}",
-            ]
-        )
-    )
+    write_sets(s.parser.out, sets, s.parser.style)
+    print(*(f"{n:>8,} {what}" for what, n in sets.counts().items()), sep="\n")
+    print(f"written to {s.parser.out}")
     for name, why in sets.dropped[:5]:
         print(f"left out: {name}: {why}", file=sys.stderr)
 
@@ -63,14 +57,8 @@ def evaluate_main(argv: Sequence[str]) -> None:
         for name in c.names:
             if name not in parsers:
                 require_model(name)
-        return print(
-            "\n".join(
-                [
-                    data_plan(s)[0],
-                    f"parsers     {', '.join(c.names)}, {c.tested:,} held-out stories at most",
-                ]
-            )
-        )
+        names = f"parsers     {', '.join(c.names)}, {c.tested:,} held-out stories at most"
+        return print(data_plan(s)[0], names, sep="\n")
     quiet_libraries()
     keep_memory()
     pairs = (

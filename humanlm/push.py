@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .alignment.contract import ModelChoice, find_model, how_to_ask, run_folder, run_settings
-from .core.basics import ConfigError, atomic_path, atomic_write, shorten
-from .core.commands import command
+from .core.basics import ConfigError, atomic_path, atomic_write
+from .core.commands import command, upload
 from .core.grammar import parse
 from humanlm.models.checkpoints import (
     adapter_base,
@@ -124,27 +124,6 @@ def _lay_out(
     (new / "README.md").write_text(card, "utf-8")
     return new
 
-# %% ../nbs/84_push.ipynb #upload
-def _upload(
-    folder: Path,
-    config: HubConfig,
-) -> str:  # address of the commit
-    "Publish a folder in one commit, in a private repository where there was none"
-    from huggingface_hub import HfApi
-
-    api, repo = HfApi(), str(config.repo)
-    try:
-        api.create_repo(repo, private=True, exist_ok=True)
-        done = api.upload_folder(
-            repo_id=repo, folder_path=folder, commit_message="Publish a model of humanlm"
-        )
-    except Exception as e:
-        raise ConfigError(
-            f"Nothing was published. {type(e).__name__}: {shorten(e, 200)} "
-            "Next: hf auth login; check --hub.repo, HF_ENDPOINT and HF_HUB_OFFLINE."
-        ) from e
-    return str(done.commit_url)
-
 # %% ../nbs/84_push.ipynb #push
 def _push(
     place: str | Path,  # a run, or a model's folder
@@ -177,7 +156,7 @@ def _push(
             return "\n".join([*lines, "nothing was written or published"])
         atomic_write(_card_place(model), card)
         if not config.out:
-            return "\n".join([*lines, f"published   {_upload(new, config)}"])
+            return "\n".join([*lines, f"published   {upload(new, str(config.repo))}"])
         with atomic_path(config.out) as out:
             shutil.copytree(new, out)
     return "\n".join([*lines, f"written to  {config.out}"])

@@ -64,7 +64,7 @@ GROUPS = {
 }
 ABOUT = (
     "Talk to a simulated user: a held-out person of a run, or somebody made up. Or play a "
-    "gym: --gym NAME, as its user with --as user; --gym NAME --help lists the settings."
+    "gym: --gym NAME; --gym NAME --help lists the settings."
 )
 
 # %% ../nbs/86_talk.ipynb #run_examples

@@ -42,9 +42,9 @@ class Pair:
 
     def start(self):
         from accelerate.commands.launch import _validate_launch_command, launch_command_parser
-        from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
+        from accelerate.utils.launch import prepare_multi_gpu_env
 
-        args, found, _ = _validate_launch_command(
+        args, *_ = _validate_launch_command(
             launch_command_parser().parse_args(
                 [
                     "--config_file",
@@ -57,14 +57,6 @@ class Pair:
                 ]
             )
         )
-        args.deepspeed_fields_from_accelerate_config = ",".join(
-            found.deepspeed_config
-        )  # the command says it too, as it starts
-        told = (
-            prepare_deepspeed_cmd_env(args)[1]
-            if args.use_deepspeed
-            else prepare_multi_gpu_env(args)
-        )
         self.folder, self.count = Path(tempfile.mkdtemp(prefix="pair-")), 0
         self.processes = warm.ranks(
             2,
@@ -72,7 +64,7 @@ class Pair:
             self.folder,
             port=args.main_process_port,
             cwd=self.folder,
-            env=told | self.env,
+            env=prepare_multi_gpu_env(args) | self.env,
         )
 
     def run(self, *words, cwd, timeout: float = 600) -> subprocess.CompletedProcess:

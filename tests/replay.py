@@ -121,7 +121,7 @@ class Replay:
 def slow_answer(tale: Tale) -> list[str | None]:
     "Answer all questions of a tale by replaying every observation into every thought"
     replay = Replay(tale.sentences)
-    return [_recall(replay, asked.text.rstrip("?")) for asked in tale.asked]
+    return [_recall(replay, asked.text.rstrip("?")) for asked in tale.questions]
 
 
 def _recall(replay: Replay, question: str) -> str | None:

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['DRAWS', 'THOUGHT', 'NGRAM', 'reply_span', 'thoughts_alone', 'measure_bits', 'model_bits', 'bits_home', 'ngram_bits',
-           'measured_or_why', 'with_bits']
+           'with_bits']
 
 # %% ../../nbs/alignment/04_bits.ipynb #exported-imports
 import random
@@ -21,18 +21,17 @@ from .contract import how_to_ask, state_source
 from .evaluation import policy_of
 from ..clients.names import is_chat_model, vllm_client
 from ..clients.providers import OpenAIClient
-from ..core.basics import HumanLMError, run_sync
+from ..core.basics import run_sync
 from ..core.config import Settings
 from ..core.records import Example, Persona, persona_text
 from ..core.runs import watched
-from ..core.stats import BINS, known_mean
+from ..core.stats import known_mean
 from humanlm.evaluation.measured import (
     BITS,
     Measurement,
     Results,
     bits_tables,
     results,
-    score_table,
 )
 from ..hierarchy.composed import StateSource, compose
 from ..hierarchy.parsing import ParsePolicy, parse
@@ -264,46 +263,20 @@ def ngram_bits(
     ]
 
 
-def measured_or_why(
-    place: str,  # as for `model_bits`
-    examples: Sequence[Example],
-    settings: Settings,
-) -> list[Measurement] | str:
-    "Measure a system, or say in a sentence why it cannot be"
-    try:
-        return model_bits(place, examples, settings)
-    except HumanLMError as e:
-        if not is_chat_model(place):
-            raise
-        return str(e)
-
-
 def with_bits(
     found: Results,
     bits: Mapping[str, list[Measurement] | str],  # name → what was measured, or why nothing was
     examples: Sequence[Example],
     resamples: int = 2000,
 ) -> Results:
-    "Add bits to results: means and differences with intervals by person, and calibration"
+    "Add bits to results: means and differences with intervals by person"
     why = {name: said for name, said in bits.items() if isinstance(said, str)}
     nothing = [Measurement(e.id, e.user_id, {f"{BITS}own": {"response": np.nan}}) for e in examples]
     models = {name: nothing if isinstance(m, str) else m for name, m in bits.items()}
     own = results(models, resamples, [NGRAM, *why])
-    notes = {"unmeasured": why, "calibration": {n: _calibration(m) for n, m in models.items()}}
+    notes = {"unmeasured": why}
     return found._replace(
         rows=found.rows + own.rows,
         paired=found.paired + [p for p in own.paired if p.metric != f"{BITS}chance"],
         notes=found.notes | {"bits": notes},
     )
-
-
-def _calibration(measured: Sequence[Measurement]) -> list[dict[str, float]]:  # by how sure it was
-    "Compare how sure a model was of who wrote a reply with how often it was right"
-    table = {name.removeprefix(BITS): by["response"] for name, by in score_table(measured).items()}
-    sure, right = (np.array(table.get(name, [])) for name in ("sure", "who"))
-    place = np.minimum(sure * BINS, BINS - 1) // 1  # nan where nobody else could be drawn
-    return [
-        {"sure": float(sure[at].mean()), "right": float(right[at].mean()), "n": int(at.sum())}
-        for at in (place == i for i in range(BINS))
-        if at.any()
-    ]

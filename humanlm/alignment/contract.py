@@ -21,14 +21,7 @@ from ..core.records import Example, Persona, from_dict
 from ..core.runs import read_record
 from ..hierarchy.composed import StateSource
 from ..hierarchy.prompts import SPEAKER, HierarchyConfig, make_rows, token_cap
-from humanlm.models.checkpoints import (
-    CONTRACT_FILES,
-    in_slices,
-    is_lost,
-    model_of,
-    nearest_folder,
-    packaged,
-)
+from ..models.checkpoints import CONTRACT_FILES, in_slices, is_lost, model_of, packaged
 from ..models.config import ModelConfig
 from ..models.gguf import gguf_file
 from ..training.policies import ModelPolicy, RolloutError
@@ -59,14 +52,13 @@ def contract(
     "Write down how a model wants to be asked"
     levels, shown = hierarchy.load(), ("stop", "max_tokens", "thinking")
     lies = {"path": "hierarchy.json", "variant": "main", "levels": None}
-    whole = {"field_dropout": 0.0, "item_dropout": 0.0}
     record = {
         "schema_version": 1,
         "name": name,
         "speaker": SPEAKER,
         "source": source,
         "model": {n: getattr(model, n) for n in ("template", "dtype", "max_prompt_tokens")},
-        "hierarchy": to_dict(hierarchy) | lies | whole,
+        "hierarchy": to_dict(hierarchy) | lies,
         "rollout": to_dict(rollout) | {"states_from": None},
         "asked": {r["level"]: {n: r[n] for n in shown} for r in make_rows([_NOBODY], hierarchy)},
     }
@@ -81,15 +73,8 @@ def read_contract(
     file = _contract_folder(model) / CONTRACT
     if not file.is_file():
         return {}
-    try:
-        record = json.loads(file.read_text("utf-8"))
-        groups: dict[str, Any] = {n: dict(record[n]) for n in ("model", "hierarchy", "rollout")}
-        groups["source"] = str(record["source"])
-    except (OSError, ValueError, KeyError, TypeError) as e:
-        problem = f"{type(e).__name__}: {shorten(e)}"
-        raise RolloutError(
-            f"{file} is broken ({problem}). Save the model again, or remove the file."
-        ) from e
+    record = json.loads(file.read_text("utf-8"))
+    groups: dict[str, Any] = {n: record[n] for n in ("model", "hierarchy", "rollout", "source")}
     if path := groups["hierarchy"].get("path"):
         groups["hierarchy"]["path"] = str(file.parent / path)
     return groups
@@ -176,28 +161,23 @@ def how_to_ask(
     files = [Path(place) / file for file in ("config.json", "adapter_config.json")]
     here = any(file.is_file() for file in files) or in_slices(place) or gguf_file(place)
     if not here and not _may_be_on_hub(place):
-        paths = [] if Path(place).exists() else [Path(place), Path(RunConfig.out, place)]
-        near = next(filter(None, map(nearest_folder, paths)), "")
-        near = near and f" (the nearest folder is {near})"
         raise RolloutError(
-            f"no model lies in {shorten(place)}{near}. Give a run (its folder, or its name "
+            f"no model lies in {shorten(place)}. Give a run (its folder, or its name "
             "below runs/), a model's folder, or ORG/NAME of the Hub."
         )
     settings: dict[str, Any] = run_settings(model_of(place)) or run_settings(model) or _UNTAUGHT
-
-    def read(group, kind, more):
-        return from_dict(kind, {**settings.get(group, {}), **more}, f"{model}, settings of {group}")
-
-    levels = read("hierarchy", HierarchyConfig, hierarchy)
-    rollout = read("rollout", RolloutConfig, {})
+    where = f"{model}, settings"
+    levels = {**settings.get("hierarchy", {}), **hierarchy}
+    rollout = from_dict(RolloutConfig, settings.get("rollout", {}), where)
     repeats = 4 * (settings is _UNTAUGHT)
-    sampling = replace(rollout.eval_sampling(seed=0), no_repeat_ngram=repeats)
-    source = settings.get("source", "chat")
-    return (
-        place,
-        settings.get("model", {}),
-        PolicySetup(None, levels, sampling, source, rollout.compose),
+    setup = PolicySetup(
+        None,
+        from_dict(HierarchyConfig, levels, where),
+        replace(rollout.eval_sampling(seed=0), no_repeat_ngram=repeats),
+        settings.get("source", "chat"),
+        rollout.compose,
     )
+    return place, settings.get("model", {}), setup
 
 # %% ../../nbs/alignment/01_contract.ipynb #load_policy
 def load_policy(

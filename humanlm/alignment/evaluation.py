@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['METRICS', 'REFERENCES', 'PEOPLE', 'BESIDE', 'EvalConfig', 'questions', 'Evaluation', 'judge_texts', 'evaluate',
-           'scored_shares', 'save_evaluations', 'load_evaluations', 'measured', 'importance', 'evaluate_model',
-           'policy_of', 'judged', 'reference_texts', 'people_texts', 'tables', 'settle_judges', 'judges_record']
+           'save_evaluations', 'load_evaluations', 'measured', 'importance', 'evaluate_model', 'judged_texts',
+           'policy_of', 'judged', 'reference_texts', 'people_texts', 'texts_beside', 'tables', 'settle_judges',
+           'judges_record']
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #import-math-from-functools
 import random
@@ -18,10 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
-
 from .contract import state_source
-from .modes import judge_trains
 from ..clients.ledger import Ledger
 from ..clients.limits import in_turn
 from ..clients.names import is_chat_model
@@ -36,7 +34,6 @@ from humanlm.core.basics import (
 from ..core.config import Settings
 from ..core.records import Example
 from ..core.runs import watched
-from ..core.stats import known_mean
 from ..core.trajectory import Score, Trajectory
 from humanlm.evaluation.measured import (
     Importance,
@@ -47,7 +44,7 @@ from humanlm.evaluation.measured import (
     results_table,
     score_table,
 )
-from ..hierarchy.composed import StateSource, check_composed, compose
+from ..hierarchy.composed import States, check_composed, compose
 from ..hierarchy.parsing import ParsePolicy, thought_of
 from ..hierarchy.prompts import HierarchyConfig, make_rows
 from ..rewards.judge_settings import other_judge, readable, same_judge_warning
@@ -66,6 +63,7 @@ from ..training.rollouts import single_turn
 from ..training.sampling import Sampling
 from ..worlds.mini import SyntheticWorld
 from ..worlds.oracle import predictor_texts
+from ..worlds.sources import Data
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #METRICS
 METRICS = ("state_alignment", "response_alignment", "reply_state_alignment")
@@ -112,7 +110,7 @@ async def _ask(
     sampling: Sampling | None = None,  # temperature and seed
     batch: int = 150,  # rows generated together
     composed: bool = False,  # ask for replies after the answers to the states
-    states: StateSource | None = None,  # who answers those; None: the policy itself
+    states: States | None = None,  # who answers those; None: the policy itself
 ) -> list[dict[str, Trajectory]]:  # level → trajectory, one per example
     "Let a policy answer every level of every example"
     if composed:
@@ -123,16 +121,18 @@ async def _ask(
     for levels in [None] if together else [[level] for level in hierarchy.load().names]:
         rows = make_rows(examples, hierarchy, levels)
         if composed and levels == ["response"]:
-            thoughts = [{level: t.fields.get(level, "") for level, t in a.items()} for a in answers]
-            if states:
-                for at in range(0, len(examples), batch):
-                    await states(examples[at : at + batch])
-                thoughts = [states.known[e.id] for e in examples]
-            rows = [compose(row, thought) for row, thought in zip(rows, thoughts)]
+            thoughts = {e.id: _texts(a) for e, a in zip(examples, answers)}
+            thoughts = await states(examples) if states else thoughts
+            rows = [compose(row, thoughts[row["example_id"]]) for row in rows]
         for at in watched(len(rows), batch, "answers"):
             for i, t in enumerate(await rollout(rows[at : at + batch], policy), at):
                 answers[i] |= dict.fromkeys(rows[i].get("levels", (rows[i]["level"],)), t)
     return answers
+
+
+def _texts(answers: Mapping[str, Trajectory]) -> dict[str, str]:
+    "Give the text of each level; empty where it could not be read"
+    return {level: t.fields.get(level, "") for level, t in answers.items()}
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #Question
 def questions(
@@ -143,28 +143,25 @@ def questions(
     reads: Collection[str] | None = None,  # levels that the judge can read from a reply; None: any
 ) -> list[tuple[str, JudgeRequest]]:  # metric, and what to ask
     "List everything to ask a judge about one example; the states in a reply are one question"
-    truths, reply = example.states or {}, texts.get("response")
+    truths = example.states or {}
 
     def question(metric: str, levels: Sequence[str], text: str, item: str):
         truth = truths.get(levels[0]) if item == "state" else None
-        return metric, JudgeRequest(
-            levels[0],
-            truth or example.reply,
-            {"0": text},
-            example.context,
-            item=item,
-            user_id=example.user_id,
-            levels=tuple(levels) if len(levels) > 1 else (),
+        request = JudgeRequest(
+            levels[0], truth or example.reply, {"0": text}, example.context, item=item
         )
+        several = tuple(levels) if len(levels) > 1 else ()
+        return metric, replace(request, user_id=example.user_id, levels=several)
 
     written = [level for level in texts if level != "response"]
-    asked = [question("state_alignment", [level], texts[level], "state") for level in written]
-    if reply is None:
-        return asked
-    asked.append(question("response_alignment", ["response"], reply, "reply"))
+    pairs = [question("state_alignment", [level], texts[level], "state") for level in written]
+    if "response" not in texts:
+        return pairs
+    reply = texts["response"]
+    pairs.append(question("response_alignment", ["response"], reply, "reply"))
     levels = (states or written or list(truths)) if reply_states else []
     levels = [level for level in levels if reads is None or level in reads]
-    return asked + ([question("reply_state_alignment", levels, reply, "reply")] if levels else [])
+    return pairs + ([question("reply_state_alignment", levels, reply, "reply")] if levels else [])
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #Evaluation
 @dataclass(frozen=True)
@@ -187,23 +184,21 @@ async def _scores(judge: Judge, request: JudgeRequest) -> dict[str, Score]:  # l
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #excuse_unsaid
 async def _excuse_unsaid(
-    asked: Sequence[JudgeRequest],
-    scores: Sequence[dict[str, Score]],  # level → score, one for each question; changed in place
+    requests: Sequence[JudgeRequest],
+    scores: Sequence[dict[str, Score]],  # level → score, one for each request; changed in place
     judge: Judge,
     concurrency: int = 16,
 ) -> None:
     "Turn faults into `unsaid`, which is nan, where the truth says nothing; a flag keeps the fault"
-    faults, truths = [], []
-    for request, by_level in zip(asked, scores):
-        levels = [level for level, score in by_level.items() if excusable(score, level)]
-        if levels:
-            more = tuple(levels) if len(levels) > 1 else ()
+    truths, faults = [], []
+    for request, by_level in zip(requests, scores):
+        if levels := [level for level, score in by_level.items() if excusable(score, level)]:
+            several = tuple(levels) if len(levels) > 1 else ()
             truth = {"0": request.truth}
-            truths.append(replace(request, level=levels[0], levels=more, candidates=truth))
+            truths.append(replace(request, level=levels[0], levels=several, candidates=truth))
             faults.append(by_level)
-    for by_level, of_truth in zip(
-        faults, await in_turn(partial(_scores, judge), truths, concurrency)
-    ):
+    of_truths = await in_turn(partial(_scores, judge), truths, concurrency)
+    for by_level, of_truth in zip(faults, of_truths):
         for level, score in of_truth.items():
             if score.status == "unsaid":
                 flags = (*score.flags, by_level[level].status)
@@ -221,20 +216,20 @@ async def judge_texts(
 ) -> list[Evaluation]:
     "Judge what anybody said about each example; what could not be parsed scores 0"
     reads = getattr(judge, "reads", None)
-    asked = [
+    places = [
         (row, metric, request)
-        for row, (example, said) in enumerate(zip(examples, texts, strict=True))
-        for metric, request in questions(example, said, reply_states, states, reads)
+        for row, (example, row_texts) in enumerate(zip(examples, texts, strict=True))
+        for metric, request in questions(example, row_texts, reply_states, states, reads)
     ]
-    requests = [request for *_, request in asked]
+    requests = [request for *_, request in places]
     answers = await in_turn(partial(_scores, judge), requests, concurrency)
-    for (row, _, request), by_level in zip(asked, answers):
+    for (row, _, request), by_level in zip(places, answers):
         text = "response" if request.item == "reply" else request.level
         if statuses and (fault := format_score("0", statuses[row].get(text, "ok"))):
             by_level |= dict.fromkeys(by_level, fault)
     await _excuse_unsaid(requests, answers, judge, concurrency)
     scores: list[dict[str, dict[str, Score]]] = [{} for _ in examples]
-    for (row, metric, _), by_level in zip(asked, answers):
+    for (row, metric, _), by_level in zip(places, answers):
         scores[row].setdefault(metric, {}).update(by_level)
     return [Evaluation(e.id, e.context_id, dict(t), s) for e, t, s in zip(examples, texts, scores)]
 
@@ -248,13 +243,13 @@ async def evaluate(
     config: EvalConfig = EvalConfig(),
     concurrency: int = 16,  # questions to the judge under way at once
     composed: bool = False,  # ask for replies after the answers to the states
-    states: StateSource | None = None,  # who answers those; None: the policy itself
+    states: States | None = None,  # who answers those; None: the policy itself
 ) -> list[Evaluation]:
     "Ask a policy for every level of every example, and judge what it says"
     if config.no_repeat_ngram:
         sampling = replace(sampling or Sampling(), no_repeat_ngram=config.no_repeat_ngram)
     answers = await _ask(policy, examples, hierarchy, sampling, config.batch, composed, states)
-    texts = [{level: t.fields.get(level, "") for level, t in row.items()} for row in answers]
+    texts = [_texts(row) for row in answers]
     statuses = [{level: t.parse_status for level, t in row.items()} for row in answers]
     judged = await judge_texts(examples, texts, judge, statuses, config.reply_states, concurrency)
     thoughts = [_thought_of(row["response"]) if "response" in row else "" for row in answers]
@@ -265,15 +260,6 @@ def _thought_of(trajectory: Trajectory) -> str:  # empty: there was none, or it 
     "Give the thought before a reply: composed for it, or its own"
     composed = [turn.text for turn in trajectory.turns if turn.role == "thought"]
     return composed[0] if composed else thought_of(trajectory.text) or ""
-
-# %% ../../nbs/alignment/03_evaluation.ipynb #scored_shares
-def scored_shares(evaluations: Sequence[Evaluation]) -> dict[str, float]:  # level → 0..1
-    "Measure how often the judge gave a score, and did not find that the truth says nothing"
-    by_level: dict[str, list[float]] = defaultdict(list)
-    for by in chain.from_iterable(e.scores.values() for e in evaluations):
-        for level, score in by.items():
-            by_level[level].append(float(score.value == score.value))
-    return {level: known_mean(shares) for level, shares in by_level.items()}
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #save_evaluations
 def save_evaluations(
@@ -349,6 +335,7 @@ def evaluate_model(
     settings: Settings,
     judge: Judge,
     ledger: Ledger | None = None,  # of a chat model's costs and budget; None: that of the settings
+    states: States | None = None,  # who answers states before a reply; None: as settings say
 ) -> list[Evaluation]:
     "Load a model, ask it for every level of every example, and judge what it says"
     s, compose = settings, settings.rollout.compose
@@ -357,8 +344,21 @@ def evaluate_model(
             f"{name} cannot go on in a thought that was composed for it. Leave rollout.compose out."
         )
     policy, sampling = policy_of(str(name), s, ledger), s.rollout.eval_sampling(s.run.seed)
-    asking = (sampling, s.eval, s.test_judge.concurrency, compose, state_source(s))
+    asking = (sampling, s.eval, s.test_judge.concurrency, compose, states or state_source(s))
     return judged(run_sync(evaluate(policy, examples, s.hierarchy, judge, *asking)), s)
+
+
+def judged_texts(
+    examples: Sequence[Example],
+    texts: Sequence[Mapping[str, str]],  # level → text, one per example
+    settings: Settings,
+    judge: Judge,
+) -> list[Evaluation]:
+    "Judge what no model of ours wrote, on the levels that the settings name"
+    s, d = settings, settings.hierarchy.load()
+    shown = [{level: text for level, text in row.items() if level in d.names} for row in texts]
+    asking = (None, s.eval.reply_states, s.test_judge.concurrency, d.states)
+    return judged(run_sync(judge_texts(examples, shown, judge, *asking)), s)
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #model_policy
 def policy_of(
@@ -375,9 +375,8 @@ def policy_of(
 
     if s.model.threads:
         torch.set_num_threads(s.model.threads)
-    return ModelPolicy(
-        *load_model(name, s.model.template, s.model.dtype), s.model.max_prompt_tokens
-    )
+    loaded = load_model(name, s.model.template, s.model.dtype)
+    return ModelPolicy(*loaded, s.model.max_prompt_tokens)
 
 
 def judged(
@@ -385,10 +384,9 @@ def judged(
     settings: Settings,  # for the group of the judge
 ) -> list[Evaluation]:
     "Give the evaluations back; `JudgeError` if the judge failed on too many texts"
-    scores = [
-        score for e in evaluations for levels in e.scores.values() for score in levels.values()
-    ]
-    require_judged(scores, group=settings.test_judge.group)
+    levels = chain.from_iterable(e.scores.values() for e in evaluations)
+    scores = chain.from_iterable(by_level.values() for by_level in levels)
+    require_judged([*scores], group=settings.test_judge.group)
     return evaluations
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #REFERENCES
@@ -414,35 +412,28 @@ def people_texts(
     "Find what real replies score that are not the one to predict, and one reply to everything"
     train = [e for e in pool if e.split == "train"]
     usual = median([_size(e) for e in train] or [0])
-    by_user, by_place, by_size = defaultdict(list), defaultdict(list), defaultdict(list)
+    by_user, by_place = defaultdict(list), defaultdict(list)
     for e in sorted(pool, key=lambda e: e.order):
         by_user[e.user_id].append(e)
         by_place[_place(e)].append(e)
-    for e in train:
-        by_size[_size(e)].append(e)
 
     def elsewhere(e):
-        before = (o for o in reversed(by_user[e.user_id]) if o.order <= e.order)
-        return next((o for o in before if o.context_id != e.context_id), None)
+        before = [o for o in by_user[e.user_id] if o.order <= e.order]
+        return next((o.reply for o in before[::-1] if o.context_id != e.context_id), "")
 
-    def here(e, other):
-        size, rng = _size(other) if other else usual, random.Random(e.id)
-        sizes = sorted(by_size, key=lambda n: abs(n - size))
-        alike = chain.from_iterable(rng.sample(by_size[n], min(9, len(by_size[n]))) for n in sizes)
-        others = (o for o in alike if o.context_id != e.context_id)
-        beside = (o for o in chain(by_place[_place(e)], others) if o.user_id != e.user_id)
-        return next(beside, None)
+    def here(e):
+        drawn = random.Random(e.id).sample(train, min(100, len(train)))
+        alike = sorted(drawn, key=lambda o: abs(_size(o) - usual))
+        others = [*by_place[_place(e)], *(o for o in alike if o.context_id != e.context_id)]
+        return next((o.reply for o in others if o.user_id != e.user_id), "")
 
-    of_same = [elsewhere(e) for e in examples]
-    of_others = [here(e, o) for e, o in zip(examples, of_same)]
     common = Counter(e.reply for e in sorted(train, key=lambda e: abs(_size(e) - usual)))
-    constant = [text for text, _ in common.most_common(1)] * len(of_same)
-    texts = [o and o.reply for o in of_others], [o and o.reply for o in of_same], constant
-    return {
-        name: [{"response": text} if text else {} for text in replies]
-        for name, replies in zip(PEOPLE, texts)
-        if any(replies)
-    }
+    constant = "".join(text for text, _ in common.most_common(1))
+    texts = {name: [] for name in PEOPLE}
+    for e in examples:
+        for name, text in zip(PEOPLE, (here(e), elsewhere(e), constant)):
+            texts[name].append({"response": text} if text else {})
+    return {name: rows for name, rows in texts.items() if any(rows)}
 
 
 def _size(e):
@@ -451,6 +442,16 @@ def _size(e):
 
 def _place(e):
     return e.context_id, e.context[-1].id, e.context[-1].content
+
+
+def texts_beside(
+    data: Data,
+    examples: Sequence[Example],  # held out
+) -> dict[str, list[dict[str, str]]]:  # name → level → text, one per example
+    "Write or find what is compared without being a model"
+    if data.world:
+        return reference_texts(data.world, examples)
+    return people_texts(examples, data.examples)
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #tables-2
 def tables(rows: Sequence[Result]) -> str:  # Markdown; rows of any models and metrics
@@ -483,5 +484,4 @@ def judges_record(settings: Settings) -> dict:  # for run.json and results.json
     }
     if (reads := readable(settings.test_judge)) is not None:
         about["test"]["reads"] = list(reads)
-    trains = judge_trains(settings.to_dict())
-    return about | {"warning": same_judge_warning(*judges.values()) if trains else ""}
+    return about | {"warning": same_judge_warning(*judges.values())}

@@ -30,7 +30,7 @@ from ..training.functions import group_advantage
 from ..training.method import Batch, Method
 from ..training.policies import Policy
 from ..training.rollouts import Rollout, single_turn
-from ..training.shares import from_everywhere, scored_in_parts, together
+from ..training.shares import from_everywhere, together
 
 # %% ../../nbs/30_grpo.ipynb #endless
 def _endless(rows: Sequence[dict], rng: random.Random) -> Iterator[dict]:
@@ -146,14 +146,10 @@ def alignment_method(
             concurrency=config.judge.concurrency,
         )
         prepare = partial(together, chain.prepare) if chain else list
-    whole = chain is not None and rollouts.parts > 1  # prefixes depend on all rows of a step
     strict = ParsePolicy(strict=config.hierarchy.strict)
-    rollout = single_turn(strict, prepare=list if whole else prepare)
+    rollout = single_turn(strict, prepare=prepare)
     if rollouts.compose:
         rollout = _composed_turn(rollout, examples, config.hierarchy, states)
-    if rollouts.parts > 1:
-        before = prepare if whole else list
-        rollout = scored_in_parts(rollout, reward, rollouts.parts, rollouts.group_size, before)
     method = Method(
         rollout,
         group_advantage(reward.weights, config.advantage),

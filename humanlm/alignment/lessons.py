@@ -17,7 +17,6 @@ from humanlm.alignment.modes import (
     MODES,
     asks_together,
     cold_start_hierarchy,
-    hierarchy_of,
     settings_of,
     training_rows,
 )
@@ -236,22 +235,6 @@ def reply_lessons(settings: Settings, data: Data, name: str) -> list[dict]:
     )
 
 # %% ../../nbs/alignment/09_lessons.ipynb #asked_rows
-def _all_rows(s, data, names, lessons):
-    "Give every row of a run: lessons, and what each model is taught and asked"
-    yield from lessons
-    for name in names:
-        config, mode = hierarchy_of(s, name), MODES.get(name)
-        if mode and mode.supervised:
-            yield from reply_lessons(s, data, name)
-        rows = training_rows(data.split("train"), config, name) if mode else []
-        rows += make_rows(data.split(s.eval.split), config)
-        states = [d for d in config.load() if d.name != "response"]
-        thought = sum(token_cap(d, config) for d in states)  # before a composed reply
-        composed = settings_of(s, name).rollout.compose
-        for row in rows:
-            yield row | {"before": thought} if composed and row["level"] == "response" else row
-
-
 def check_prompts(
     settings: Settings,
     data: Data,
@@ -260,7 +243,15 @@ def check_prompts(
     lessons: Sequence[dict],  # of the cold start
 ) -> None:
     "Raise where prompts of a run cannot be made to fit, with the limit that would take them all"
+    rows = [*lessons]
+    for name in names:
+        s = settings_of(settings, name)
+        own = training_rows(data.split("train"), s.hierarchy, name) if name in MODES else []
+        own += make_rows(data.split(s.eval.split), s.hierarchy)
+        states = [token_cap(d, s.hierarchy) for d in s.hierarchy.load() if d.name != "response"]
+        before = {"before": sum(states)} if s.rollout.compose else {}  # a composed reply
+        rows += [row | before if row["level"] == "response" else row for row in own]
     needs: dict[Any, int] = {}
-    for row in _all_rows(settings, data, names, lessons):
+    for row in rows:
         needs[row["row_id"]] = max(needs.get(row["row_id"], 0), tokens_needed(tokenizer, row))
     require_room(needs, settings.model.max_prompt_tokens)

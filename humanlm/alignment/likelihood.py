@@ -9,7 +9,7 @@ __all__ = ['FAULT', 'SHARP', 'RIVALS', 'PAID', 'KL', 'group_credits', 'Reader', 
 # %% ../../nbs/alignment/10_likelihood.ipynb #exported-imports
 import random
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -82,16 +82,15 @@ def make_reader(
     stage: str,  # a mode
 ) -> Reader:
     "Load the reader of a stage, with the words of training texts and of the cold start's lessons"
-    s, data = settings_of(run.settings, stage), run.work.data
+    s, data, policy = settings_of(run.settings, stage), run.work.data, None
     thinks = s.hierarchy.thinks("response")
     hierarchy = s.hierarchy if thinks else replace(s.hierarchy, thinking="hetero")
-    lessons = chain(*cold_start_rows(run.settings, data))
-    taught = (parts_text(row[part]) for row in lessons for part in ("given", "target"))
-    words = frozenset(w for text in {*training_texts(data), *taught} for w in _words(text))
-    policy = None
     if s.judge.reader == "frozen":
         model, tokenizer = run.load("cold-start")
         policy = ModelPolicy(model.eval(), tokenizer, s.model.max_prompt_tokens)
+    lessons = chain(*cold_start_rows(run.settings, data))
+    taught = (parts_text(row[part]) for row in lessons for part in ("given", "target"))
+    words = frozenset(chain.from_iterable(map(_words, {*training_texts(data), *taught})))
     return Reader(policy, hierarchy, data.split("train"), words)
 
 
@@ -111,11 +110,8 @@ class LikelihoodReward(AlignmentReward):
         requests: Any,  # as for `AlignmentReward`, like all that follows
         config: Any,
         hierarchy: Any,
-        levels: Sequence[str] | None = None,
         extra: Any = None,
-        composed: bool = False,  # replies are not asked, so nothing is said of following thoughts
         seed: int = 0,  # of others' replies
-        **_: Any,
     ):
         super().__init__(cast(Any, judge), requests, config, hierarchy, None, extra)
         self.reader, self.credit, self.seed = judge, config.credit, seed
@@ -145,7 +141,7 @@ class LikelihoodReward(AlignmentReward):
         leaks = _leaks(trajectories, keys)
         places = dict.fromkeys([*filter(None, keys), *leaks])
         places |= dict.fromkeys((id, "", "") for id in examples if id not in self.bases)
-        spans = _shared({key: self._spans(examples[key[0]], key, beside) for key in places})
+        spans = {key: self._spans(examples[key[0]], key, beside) for key in places}
         score = partial(self.policy.token_logps, temperature=1.0)
         logps = iter(span_logps(score, [*chain(*spans.values())]))
         values = {key: _chosen([*islice(logps, len(of))]) for key, of in spans.items()}
@@ -161,7 +157,6 @@ class LikelihoodReward(AlignmentReward):
             return {}
         greedy = partial(self.policy.generate, sampling=Sampling(temperature=0.0))
         self.states = self.states or StateSource(self.reader.hierarchy, greedy)
-        self.states.tokens = 0  # of this step
         return await self.states(examples)
 
     def _spans(self, e, key, beside):
@@ -197,21 +192,15 @@ class LikelihoodReward(AlignmentReward):
         ]
 
     def _note(self, trajectories, logps, leaks):
-        "Measure what is logged"
-        worth, texts = defaultdict(list), defaultdict(Counter)
+        "Log what texts are worth, to their person and to another, and the share of unknown words"
+        worth, unknown = defaultdict(list), []
         for t, logp in zip(trajectories, logps):
-            if logp == logp:
-                worth[t.level].append(self._worth(t.example_id, logp))
-                texts[t.level][t.fields[t.level].strip()] += 1
-        words = [w for of in texts.values() for text in of.elements() for w in _words(text)]
-        unknown = [w not in self.reader.words for w in words]
-        self.noted = {
-            **{f"likelihood/{level}": float(np.mean(of)) for level, of in worth.items()},
-            "likelihood/leak": float(known_mean([self._worth(*leak) for leak in leaks])),
-            "likelihood/unknown_words": float(known_mean(unknown)),
-            **{f"commonest/{at}": max(of.values()) / of.total() for at, of in texts.items()},
-            "likelihood/reader_tokens": float(self.states.tokens if self.states else 0),
-        }
+            worth[t.level].append(self._worth(t.example_id, logp))
+            words = _words(t.fields.get(t.level, "") if logp == logp else "")
+            unknown += [word not in self.reader.words for word in words]
+        self.noted = {f"likelihood/{level}": float(known_mean(of)) for level, of in worth.items()}
+        self.noted["likelihood/unknown_words"] = float(known_mean(unknown))
+        self.noted["likelihood/leak"] = float(known_mean([self._worth(*leak) for leak in leaks]))
 
 
 def _key(t):
@@ -221,23 +210,6 @@ def _key(t):
         return t.example_id, t.level, tuple(t.completion_ids) if t.level == THOUGHT else text
 
 
-def _shared(spans):
-    "Count what all thoughts about an example begin with to its prompt, which is read once"
-    begins = defaultdict(list)
-    for (id, *_), places in spans.items():
-        begins[id] += [place.given for place in places]
-
-    sizes = {
-        id: next((i for i, of in enumerate(zip(*texts)) if len({*of}) > 1), min(map(len, texts)))
-        for id, texts in begins.items()
-    }
-
-    def moved(n, place):
-        return place._replace(prompt=place.prompt + place.given[:n], given=place.given[n:])
-
-    return {key: [moved(sizes[key[0]], p) for p in places] for key, places in spans.items()}
-
-
 def _leaks(trajectories, keys):
     "Put the first text of each group into the place of another person's in another discussion"
     first, pairs = {}, []
@@ -245,13 +217,13 @@ def _leaks(trajectories, keys):
         if key:
             first.setdefault(t.group, (t, key))
     for t, _ in first.values():
-        other = next((key for o, key in first.values() if _stranger(t, o)), None)
-        pairs += [(t.example_id, *other[1:])] if other else []
+        others = (
+            (t.example_id, *key[1:])
+            for o, key in first.values()
+            if o.level == t.level and o.user_id != t.user_id and o.context_id != t.context_id
+        )
+        pairs += [*others][:1]
     return pairs
-
-
-def _stranger(a, b):
-    return a.level == b.level and a.user_id != b.user_id and a.context_id != b.context_id
 
 
 def _chosen(logps):
@@ -345,15 +317,19 @@ def check_likelihood(settings: Settings) -> None:
         plain = s.reward.credit == "single" and s.reward.reply_loss <= 0
         return require("reward", (plain, "credit and reply_loss need judge.model likelihood"))
     other = next((n for n in s.run.methods if n not in PAID and not MODES[n].supervised), "")
-    asks = f"model likelihood pays a state or a thought, as {', '.join(PAID)} write"
+    alone = not s.run.engine and not s.rollout.states_from
     require(
         "judge",
-        (not other, f"{asks}, and {other} is paid for other texts: leave it out"),
-        (not s.run.validate, "model likelihood judges nothing: leave run.validate out"),
+        (
+            not other,
+            f"likelihood pays {', '.join(PAID)}, and {other} is paid for other texts",
+        ),
         (s.reward.alignment > 0, "model likelihood pays as reward.alignment, which is 0"),
-        (s.rollout.parts == 1, "model likelihood reads a step at once: leave rollout.parts out"),
-        (not s.run.engine, f"model likelihood needs the model here: leave {s.run.engine} out"),
-        (not s.rollout.states_from, "model likelihood pays states: leave rollout.states_from out"),
+        (
+            alone,
+            "model likelihood reads a whole step by the model here: leave run.engine and "
+            "rollout.states_from out",
+        ),
     )
 
 
@@ -363,8 +339,7 @@ def likelihood_plan(settings: Settings) -> str:
     who = {"frozen": "a copy of the cold start", "live": "the policy itself"}[s.judge.reader]
     beta, learns = s.trainer.get("beta", 0.0), s.reward.reply_loss
     return (
-        f"judge       none in training: what people really said pays, read by {who} "
-        f"(credit {s.reward.credit}); KL {beta:g} to the cold start"
-        + (f", and replies are learned with weight {learns:g}" if learns > 0 else "")
-        + ("; WARNING: without trainer.beta nonsense pays" if not beta else "")
+        f"judge       none in training: what people really said pays, read by {who} (credit "
+        f"{s.reward.credit}); KL {beta:g} to the cold start, replies are learned with weight "
+        f"{max(learns, 0):g}" + ("" if beta else "; WARNING: without trainer.beta nonsense pays")
     )

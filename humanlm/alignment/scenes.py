@@ -101,41 +101,38 @@ def as_context(
     user_id: str = SPEAKER,  # who is meant by the name HUMAN
 ) -> tuple[Message, ...]:
     "Turn whatever was said into messages"
-    said: Sequence[Any] = (
-        context if isinstance(context, (list, tuple)) and not _is_pair(context) else [context]
-    )
-    messages = tuple(_message(one, f"m{i}", user_id) for i, one in enumerate(said))
-    if any(m.content.strip() for m in messages):
-        return messages
+    several = isinstance(context, (list, tuple)) and not _is_pair(context)
+    messages: Any = context if several else [context]
+    read = tuple(_message(one, f"m{i}", user_id) for i, one in enumerate(messages))
+    if any(m.content.strip() for m in read):
+        return read
     raise RolloutError(
         "There is nothing to reply to. Give a text, or a list of (name, text) pairs."
     )
 
 # %% ../../nbs/alignment/06_scenes.ipynb #_message
-def _message(said, id, user_id):
-    if isinstance(said, Mapping) and "schema_version" in said:
-        said = from_dict(Message, said, id)
-    elif isinstance(said, Mapping):
-        chat = _fields(dict(said), _ChatMessage, id)
+def _message(one, id, user_id):
+    if isinstance(one, Mapping) and "schema_version" in one:
+        one = from_dict(Message, one, id)
+    elif isinstance(one, Mapping):
+        chat = _fields(dict(one), _ChatMessage, id)
         if chat.role in SYSTEM:
             raise RolloutError(
                 f"A message of role {chat.role} is nothing that was said. Give its text as the "
                 "persona."
             )
-        said = chat.message(id)
-    elif isinstance(said, str):
-        said = Message(id, content=said)
-    elif _is_pair(said):
-        said = Message(id, name=said[0], content=said[1])
-    if not isinstance(said, Message):
-        raise RolloutError(
-            f"Expected a text, a Message or (name, text), got {shorten(repr(said))}."
-        )
-    return replace(said, name=user_id) if said.name == SPEAKER else said
+        one = chat.message(id)
+    elif isinstance(one, str):
+        one = Message(id, content=one)
+    elif _is_pair(one):
+        one = Message(id, name=one[0], content=one[1])
+    elif not isinstance(one, Message):
+        raise RolloutError(f"Expected a text, a Message or (name, text), got {shorten(repr(one))}.")
+    return replace(one, name=user_id) if one.name == SPEAKER else one
 
 
-def _is_pair(said):
-    return isinstance(said, tuple) and len(said) == 2 and all(isinstance(s, str) for s in said)
+def _is_pair(one):
+    return isinstance(one, tuple) and len(one) == 2 and all(isinstance(s, str) for s in one)
 
 # %% ../../nbs/alignment/06_scenes.ipynb #Scene
 class Scene(NamedTuple):
@@ -154,17 +151,16 @@ def read_scene(
 ) -> Scene:
     "Read who is asked what; `RequestError` names the field that is wrong"
     extra = _fields(request.extra or {}, _Extra)
-    states, said = extra.states or {}, "Unknown {} {!r}.{}"
-    if extra.level is not None and extra.level not in levels:
-        near = near_miss(extra.level, levels)
-        raise RequestError(said.format("level", shorten(extra.level), near), "level")
-    for state in states:
-        if state not in (known := [level for level in levels if level != "response"]):
-            near = near_miss(state, known)
-            raise RequestError(said.format("state", shorten(state), near), "states")
+    level, states = extra.level or "response", extra.states or {}
+    states_there = [name for name in levels if name != "response"]
+    named = [("level", level, levels)] * (extra.level is not None)
+    named += [("state", name, states_there) for name in states]
+    for what, name, names in named:
+        if name not in names:
+            why = f"Unknown {what} {shorten(name)!r}.{near_miss(name, names)}"
+            raise RequestError(why, "level" if what == "level" else "states")
     read = [_fields(m, _ChatMessage, f"messages[{i}]") for i, m in enumerate(request.messages)]
-    messages = [(m.role in SYSTEM, m.message(f"messages[{i}]")) for i, m in enumerate(read)]
-    system = [m.content for is_system, m in messages if is_system]
+    system = [m.message("").content for m in read if m.role in SYSTEM]
     if extra.persona is None and not system:
         raise RequestError(
             "Nobody is to be played: say who it is in a system message or in the field persona",
@@ -174,10 +170,9 @@ def read_scene(
         persona = as_persona(system[-1] if extra.persona is None else extra.persona)
     except RolloutError as e:
         raise RequestError(str(e), "persona") from e
-    context = tuple(m for is_system, m in messages if not is_system)
+    spoken = (m.message(f"messages[{i}]") for i, m in enumerate(read) if m.role not in SYSTEM)
+    context, place = tuple(spoken), extra.source or source
     if not any(m.content.strip() for m in context):
         raise RequestError("There is nothing to reply to: add a message of role user", "messages")
-    place = extra.source or source
     example = Example("request", place, "test", SPEAKER, "request", persona, context, "")
-    ignored = len(system) - (extra.persona is None)
-    return Scene(example, extra.level or "response", ignored, states)
+    return Scene(example, level, len(system) - (extra.persona is None), states)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['NAMES', 'SOURCES_SAY', 'JUDGES_SAY', 'SAME_JUDGE', 'UNREAD', 'UNMEASURED', 'MATTER_SAYS', 'PANELS', 'SECTIONS',
-           'evaluations', 'statement', 'scored_said', 'readable_text']
+           'evaluations', 'statement']
 
 # %% ../../nbs/alignment/05_sections.ipynb #import-json-import-math
 import math
@@ -14,19 +14,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .evaluation import Evaluation, load_evaluations, scored_shares
-from .modes import judge_trains
+from .evaluation import METRICS, Evaluation, load_evaluations
 from ..core.basics import shorten, to_dict
 from ..core.html import Html, Table, fold, tag
-from ..core.records import Example, load_examples
+from ..core.records import load_examples
 from ..core.stats import FEW, FEW_SAYS, known_mean, marked, number_text, range_text
 from ..data.viz import example_html, spread
 from ..evaluation import report
 from ..evaluation.figures import Names
-from ..evaluation.report import TOY, RunFolder, Section, missing, standard_sections
+from ..evaluation.report import RunFolder, Section, missing, model_said, standard_sections
 from ..evaluation.views import record_html
 from ..hierarchy.levels import LEVELS
-from ..rewards.judge_settings import shares_text
 
 # %% ../../nbs/alignment/05_sections.ipynb #evaluations
 def evaluations(
@@ -116,27 +114,24 @@ def statement(
     config: Mapping[str, Any],  # the settings of a run
 ) -> list[str]:
     "Say what kind of data, judge and model stand behind the numbers"
-    groups = ("data", "judge", "model", "test_judge")
-    data, trained, model, test = (config.get(group) or {} for group in groups)
-    source, base = data.get("source", ""), model.get("name")
-    judge = test.get("model") or trained.get("model") or ""
+    data, trained, test = (config.get(group) or {} for group in ("data", "judge", "test_judge"))
+    source, judge = data.get("source", "unknown"), test.get("model") or trained.get("model") or ""
     other = f"Judge: the model {judge or 'unknown'}. Its errors are in every score."
     lines = [
-        SOURCES_SAY.get(source, f"Data: {source or 'unknown'}."),
+        SOURCES_SAY.get(source, f"Data: {source}."),
         JUDGES_SAY.get(judge.partition("/")[0], other),
-        TOY if base == "tiny" else f"Model: {base or 'unknown'}.",
+        *model_said(config),
     ]
-    if not judge_trains(config):
+    if not judge:
         return lines
     if trained.get("model") == "likelihood":
         who = "the policy" if trained.get("reader") == "live" else "a copy of the cold start"
-        return [
-            *lines,
-            f"No judge in training: texts were paid by what they tell {who} of replies.",
-        ]
-    if trained.get("model") and trained["model"] != judge:
-        return [*lines, f"Rewards in training came from another judge: {trained['model']}."]
-    return [*lines, SAME_JUDGE] if judge else lines
+        more = f"No judge in training: texts were paid by what they tell {who} of replies."
+    elif trained.get("model", judge) == judge:
+        more = SAME_JUDGE
+    else:
+        more = f"Rewards in training came from another judge: {trained['model']}."
+    return [*lines, more]
 
 # %% ../../nbs/alignment/05_sections.ipynb #UNREAD
 UNREAD = ("empty", "bad format")  # statuses of a text that could not be read
@@ -145,60 +140,43 @@ UNMEASURED = (
 )
 
 
-def _metric(level: str) -> str:
-    return "response_alignment" if level == "response" else "state_alignment"
-
-
 def _readable(evaluations: Sequence[Evaluation]) -> float:  # in [0, 1]; nan for no texts
     "Measure the share of texts that could be read"
-    scores = [e.scores.get(_metric(level), {}).get(level) for e in evaluations for level in e.texts]
-    return known_mean([not {s.status, *s.flags} & {*UNREAD} for s in scores if s])
+    scores = [e.scores.get(metric, {}) for e in evaluations for metric in METRICS[:2]]
+    return known_mean(
+        [not {s.status, *s.flags} & {*UNREAD} for levels in scores for s in levels.values()]
+    )
 
 
-def scored_said(run: RunFolder) -> list[str]:  # none where no text was judged
-    "Say how often the judge gave a score, level by level, over all models"
-    shares = scored_shares([e for name in _models_of(run) for e in evaluations(run)[name].values()])
-    lines = ["The judge scored every text."] if shares else []
-    if min(shares.values(), default=1) < 1:
-        lines = [f"Scored by the judge: {shares_text(shares)} of the texts. Others are in no mean."]
-    test = (run.results.notes.get("judges") or {}).get("test", {})
-    unread = test.get("reads") == []
-    return lines + ([UNMEASURED.format(test.get("model", "this judge"))] if unread else [])
-
-
-def readable_text(run: RunFolder) -> list[str]:  # none where no text was judged
-    "Say first what share of every model's texts could be read, for all other numbers hang on it"
+def _reading(run: RunFolder) -> list[str]:  # none where no text was judged
+    "Say what share of every model's texts could be read, and what the judge could not read"
     shares = {name: _readable([*evaluations(run)[name].values()]) for name in _models_of(run)}
     known = [f"{shorten(name, 40)} {s:.0%}" for name, s in shares.items() if not math.isnan(s)]
     says = f"Texts that could be read: {', '.join(known)}. A text that could not be read scores 0."
-    return [says] if known else []
+    test = (run.results.notes.get("judges") or {}).get("test", {})
+    unread = [UNMEASURED.format(test.get("model", "this judge"))] if test.get("reads") == [] else []
+    return [says] * bool(known) + unread
 
 # %% ../../nbs/alignment/05_sections.ipynb #_example
-def _example(run: RunFolder, example: Example, scores: Sequence[float], place: str) -> Html:
-    "Show one held-out row"
-    models, truth = _models_of(run), example.states or {}
-    title = f"{place}: mean score of {models[-1]} {number_text(known_mean(scores))}"
-    answers = {name: evaluations(run)[name].get(example.id) for name in models}
-    texts = [fold(name, record_html(to_dict(e), truth)) for name, e in answers.items() if e]
-    return tag("article", tag("h3", title), example_html(replace(example, states=None)), *texts)
-
-
 def _examples_section(run: RunFolder) -> Html:
     "Show a few held-out rows, evenly from best to worst by the last model, with all texts"
-    by_id, rows = {e.id: e for e in run.piece("examples.jsonl", load_examples, [])}, []
-    for model in _models_of(run)[-1:]:
-        for id, e in evaluations(run)[model].items():
-            scores = e.scores.get("state_alignment") or e.scores.get("response_alignment") or {}
-            if id in by_id:
-                rows.append((by_id[id], [s.value for s in scores.values()]))
-
-    def place(row):
-        mean = known_mean(row[1])
-        return math.isnan(mean), -mean, row[0].id
-
-    picked = spread(sorted(rows, key=place), 4)
-    shown = [_example(run, e, s, f"{i} of {len(picked)}") for i, (e, s) in enumerate(picked, 1)]
-    return Html().join(shown) or missing("No texts: evaluations or held-out examples are missing.")
+    by_id, models = (
+        {e.id: e for e in run.piece("examples.jsonl", load_examples, [])},
+        _models_of(run),
+    )
+    means = {}
+    for id, e in (evaluations(run)[models[-1]] if models else {}).items():
+        scores = e.scores.get("state_alignment") or e.scores.get("response_alignment") or {}
+        means[id] = known_mean([s.value for s in scores.values()])
+    ranked = sorted(means.keys() & by_id, key=lambda id: (math.isnan(means[id]), -means[id], id))
+    page, picked = Html(), spread(ranked, 4)
+    for i, id in enumerate(picked, 1):
+        e, mean = by_id[id], number_text(means[id])
+        title = f"{i} of {len(picked)}: mean score of {models[-1]} {mean}"
+        answers = {name: evaluations(run)[name].get(id) for name in models}
+        texts = [fold(n, record_html(to_dict(a), e.states or {})) for n, a in answers.items() if a]
+        page += tag("article", tag("h3", title), example_html(replace(e, states=None)), *texts)
+    return page or missing("No texts: evaluations or held-out examples are missing.")
 
 # %% ../../nbs/alignment/05_sections.ipynb #MATTER_SAYS
 MATTER_SAYS = {
@@ -245,27 +223,27 @@ def _training(run: RunFolder) -> Html:
     return report.training_section(run, panels, NAMES)
 
 
-def _sections() -> dict[str, Section]:
-    "Put the sections of this system between those of every run"
-    frame = standard_sections(NAMES)
-    about = "Correlation of the score of a reply with the score of each state."
-    rows = "Held-out rows, evenly from best to worst. Click a score for its reason."
-    samples = partial(report.samples_section, order=LEVELS)
-
-    def first(run):
-        said = [*readable_text(run), *scored_said(run), *statement(run.config)]
-        return report.first_screen(run, said, NAMES)
-
-    return {
-        "first": ("", "", first),
-        "results": frame["results"],
-        "differences": frame["differences"],
-        "importance": ("Which states matter", about, _importance_section),
-        "examples": ("What the models write", rows, _examples_section),
-        "training": (*frame["training"][:2], _training),
-        "samples": (*frame["samples"][:2], samples),
-        "run": frame["run"],
-    }
+def _first(run: RunFolder) -> Html:
+    "Show what the numbers rest on, and the most important of them"
+    return report.first_screen(run, [*_reading(run), *statement(run.config)], NAMES)
 
 
-SECTIONS = _sections()  # anchor → title, the line below it, what draws it
+_FRAME = standard_sections(NAMES)
+SECTIONS: dict[str, Section] = {  # anchor → title, the line below it, what draws it
+    "first": ("", "", _first),
+    "results": _FRAME["results"],
+    "differences": _FRAME["differences"],
+    "importance": (
+        "Which states matter",
+        "Correlation of the score of a reply with the score of each state.",
+        _importance_section,
+    ),
+    "examples": (
+        "What the models write",
+        "Held-out rows, evenly from best to worst. Click a score for its reason.",
+        _examples_section,
+    ),
+    "training": (*_FRAME["training"][:2], _training),
+    "samples": (*_FRAME["samples"][:2], partial(report.samples_section, order=LEVELS)),
+    "run": _FRAME["run"],
+}

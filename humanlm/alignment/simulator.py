@@ -8,6 +8,7 @@ __all__ = ['Utterance', 'Speech', 'SimulatorClient', 'SimulatedReply', 'simulato
 # %% ../../nbs/alignment/08_simulator.ipynb #imports
 import asyncio
 import threading
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -82,24 +83,22 @@ class _RowWriter:
             return await self.policy.generate([row] * len(sampling.seed), sampling)
         return await self._batches.get().add((row, sampling))
 
-    def _answers(self, asked):
+    def _answers(self, batch):
         "Answer (row, sampling) pairs"
         with self._lock:
-            return self._written(asked)
+            return self._written(batch)
 
-    def _written(self, asked):
-        kinds, answers = {}, [None] * len(asked)
-        self.sizes.append(len(asked))
-        for i, (row, sampling) in enumerate(asked):
+    def _written(self, batch):
+        kinds, answers = defaultdict(list), [[] for _ in batch]
+        self.sizes.append(len(batch))
+        for i, (row, sampling) in enumerate(batch):
             named = row | {"row_id": f"{i}:{row['row_id']}"}
-            drawn = kinds.setdefault(replace(sampling, seed=None), [])
-            drawn += [(i, named, seed) for seed in sampling.seed]
+            kinds[replace(sampling, seed=None)] += [(i, named, seed) for seed in sampling.seed]
         for kind, drawn in kinds.items():
-            places, rows, numbers = map(list, zip(*drawn))
-            for i, c in zip(
-                places, run_sync(self.policy.generate(rows, replace(kind, seed=tuple(numbers))))
-            ):
-                answers[i] = [*(answers[i] or []), c]
+            places, rows, numbers = zip(*drawn)
+            completions = run_sync(self.policy.generate([*rows], replace(kind, seed=numbers)))
+            for i, completion in zip(places, completions):
+                answers[i].append(completion)
         return answers
 
 # %% ../../nbs/alignment/08_simulator.ipynb #Speech
@@ -113,18 +112,16 @@ class Speech(NamedTuple):
 
     def reply(self) -> ChatReply:
         "The same as any chat model gives it; level, statuses and thoughts stand beside the text"
-        extra: dict = {"level": self.scene.level}
-        extra["statuses"] = [u.status for u in self.said]
-        extra["thoughts"] = [u.thought for u in self.said]
+        extra = {
+            "level": self.scene.level,
+            "statuses": [u.status for u in self.said],
+            "thoughts": [u.thought for u in self.said],
+        }
         first, *others = texts = tuple(u.text for u in self.said)
+        finish = "length" if any(u.finish == "length" for u in self.said) else "stop"
         usage = Usage(1, 0, self.tokens_in, self.tokens_out, 0.0)
         several = texts if others else ()
-        return ChatReply(first, usage, finish=self.finish, texts=several, extra=extra)
-
-    @property
-    def finish(self) -> str:
-        "stop, or length if one of the answers was cut off"
-        return "length" if any(u.finish == "length" for u in self.said) else "stop"
+        return ChatReply(first, usage, finish=finish, texts=several, extra=extra)
 
 # %% ../../nbs/alignment/08_simulator.ipynb #SimulatorClient
 class SimulatorClient(Client):
@@ -142,20 +139,20 @@ class SimulatorClient(Client):
         **options,  # as for `Client`
     ):
         ready = isinstance(model, PolicySetup)
-        name = f"simulator/{'policy' if ready else model}"
-        super().__init__(name, limits or LOCAL_LIMITS, **options)
-        self.place: Any = None if ready else ModelChoice(str(model)).place
-        self._load = lambda: load_policy(self.place, dtype, hierarchy)
-        self.setup: PolicySetup = (
-            model
-            if isinstance(model, PolicySetup)
-            else _loaded(self.name, lambda: how_to_ask(self.place, hierarchy)[2])
+        super().__init__(
+            f"simulator/{'policy' if ready else model}", limits or LOCAL_LIMITS, **options
         )
+        self._lock = threading.Lock()
+        self.write: Any = None  # made with the weights
+        if isinstance(model, PolicySetup):
+            self.setup, self.write = model, _RowWriter(model.policy)
+        else:
+            self.place = ModelChoice(str(model)).place
+            self._load = lambda: load_policy(self.place, dtype, hierarchy)
+            self.setup = _loaded(self.name, lambda: how_to_ask(self.place, hierarchy)[2])
         self.compose = self.setup.compose if compose is None else compose
         if self.compose:
             check_composed(self.setup.hierarchy)
-        self.write: Any = _RowWriter(self.setup.policy) if ready else None  # made with the weights
-        self._lock = threading.Lock()
 
     @property
     def levels(self) -> tuple[str, ...]:
@@ -179,8 +176,8 @@ class SimulatorClient(Client):
         self.open()
         drawn: Any = sampling or self.setup.sampling
         answers, h = {}, self.setup.hierarchy
-        written = self._written(example, levels, replace(drawn, seed=(drawn.seed,)), states)
-        for row, [completion] in await written:
+        drawn = replace(drawn, seed=(drawn.seed,))
+        for row, [completion] in await self._written(example, levels, drawn, states):
             for level in row.get("levels", (row["level"],)):
                 answer = _read_utterance(completion, row, level, h)
                 last = level == row["level"]  # a shared completion has its thought before this one
@@ -189,18 +186,19 @@ class SimulatorClient(Client):
 
     async def _written(self, example, levels, sampling, states=None, most=None):
         "Write levels, a composed reply after its states, once for each seed: rows and completions"
-        h, before, reply = self.setup.hierarchy, [], "response"
-        composes = self.compose and (levels is None or reply in levels)
-        if composes and states is None:
+        h, before = self.setup.hierarchy, []
+        if self.compose and states is None and "response" in (levels or self.levels):
             first = replace(sampling, seed=sampling.seed[:1])
-            before, states = await self._written(example, h.load().states, first), {}
-            for row, [completion] in before:
-                answer = _read_utterance(completion, row, row["level"], h)
-                states |= {row["level"]: answer.text} if answer.is_read else {}
-            levels = [reply]
+            before = await self._written(example, h.load().states, first)
+            answers = {
+                row["level"]: _read_utterance(completion, row, row["level"], h)
+                for row, [completion] in before
+            }
+            states = {level: u.text for level, u in answers.items() if u.is_read}
+            levels = ["response"]
         rows = make_rows([example], h, levels)
         if self.compose or states:
-            rows = [compose(r, states or {}) if r["level"] == reply else r for r in rows]
+            rows = [compose(r, states or {}) if r["level"] == "response" else r for r in rows]
         if most:
             rows = [row | {"max_tokens": min(row["max_tokens"], most)} for row in rows]
         answers = await asyncio.gather(*(self.write(row, sampling) for row in rows))
@@ -214,22 +212,19 @@ class SimulatorClient(Client):
             raise RequestError(
                 "A simulated person writes no JSON. Ask without a schema.", "response_format"
             )
-        if scene.states:
-            try:
-                check_composed(h)
-            except HumanLMError as e:
-                why = f"This model cannot reply after given states: {e}"
-                raise RequestError(why, "states") from e
+        if scene.states and not h.thinks("response"):
+            raise RequestError(
+                "This model cannot reply after given states: it does not think first.", "states"
+            )
         options = {"temperature": request.temperature, "top_p": request.top_p}
         drawn = {name: float(value) for name, value in options.items() if value is not None}
         sampling: Any = replace(self.setup.sampling, **drawn, seed=tuple(seeds(request)))
+        levels, states = [scene.level], scene.states or None
         try:
             written = await self._written(
-                scene.example, [scene.level], sampling, scene.states or None, request.max_tokens
+                scene.example, levels, sampling, states, request.max_tokens
             )
-        except LLMError:
-            raise
-        except HumanLMError as e:
+        except RolloutError as e:
             raise RequestError(str(e), "messages", code="context_length_exceeded") from e
         row, completions = written[-1]
         said = [_read_utterance(c, row, scene.level, h).until(request.stop) for c in completions]
@@ -237,19 +232,7 @@ class SimulatorClient(Client):
         return Speech(scene, said, tokens_in, sum(len(c.ids) for _, cs in written for c in cs))
 
     async def send(self, request: ChatRequest) -> ChatReply:
-        if request.model not in ("", self.model):
-            raise LLMError(
-                "unknown model",
-                f"{self.name} is in memory, not {shorten(request.model)!r}. Make a "
-                "client for that.",
-            )
-        try:
-            return (await self.answer(request)).reply()
-        except HumanLMError:
-            raise
-        except Exception as e:
-            why = f"{self.name} failed: {type(e).__name__}: {shorten(e, 200)}"
-            raise LLMError("server", why) from e
+        return (await self.answer(request)).reply()
 
 
 def _loaded(name, load):
@@ -292,10 +275,7 @@ def simulator_client(
             return model
         model.open()
         model = model.setup
-    try:
-        setup = model if isinstance(model, PolicySetup) else load_policy(model)
-    except ImportError as e:
-        raise RolloutError(f"{missing_package(e) or shorten(e)}.") from e
+    setup = model if isinstance(model, PolicySetup) else load_policy(model)
     return SimulatorClient(setup._replace(hierarchy=hierarchy or setup.hierarchy), compose=compose)
 
 
@@ -326,11 +306,10 @@ class Simulator:
 
     async def areply(self, context: Said | Sequence[Said], states: bool = True) -> SimulatedReply:
         "Answer as this person would; to be awaited"
-        user = self.persona.user_id
-        messages, name = as_context(context, user), "simulated"
+        user, name = self.persona.user_id, "simulated"
+        messages = as_context(context, user)
         example = Example(name, self.source, "test", user, name, self.persona, messages, "")
         said = await self.client.say(example, None if states else ["response"], self.sampling)
-        said = said if states else {"response": said["response"]}
         read = {level: u.text for level, u in said.items() if level != "response" and u.is_read}
         statuses = {level: u.status for level, u in said.items()}
         return SimulatedReply(said["response"].text, read, said["response"].thought, statuses)

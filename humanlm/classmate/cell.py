@@ -193,9 +193,6 @@ def _plain(value: object) -> object:  # JSON; containers are [kind, items]
         return ["bytes", bytes(value).hex()]
     if isinstance(value, complex):
         return ["complex", [value.real, value.imag]]
-    for module, name in (("fractions", "Fraction"), ("decimal", "Decimal")):
-        if isinstance(value, getattr(sys.modules.get(module), name, ())):
-            return [name, str(value)]
     return ["other", []]
 
 # %% ../../nbs/classmate/01_cell.ipynb #play

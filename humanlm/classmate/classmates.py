@@ -8,7 +8,6 @@ __all__ = ['START', 'READER', 'REWARD_TYPES', 'CONDITIONS', 'PLACEMENTS', 'ESTIM
            'AnswerRewardConfig', 'shuffled']
 
 # %% ../../nbs/classmate/05_classmates.ipynb #imports
-import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from zlib import crc32
 
 import msgspec
 
-from .reasoning import MARKS, Keep, Marks, text_span
+from .reasoning import MARKS, Marks, shown_part, text_span
 from ..clients.client import ChatClient
 from ..clients.limits import in_turn
 from ..clients.names import client, providers
@@ -115,8 +114,6 @@ async def ask_classmates(
     unfinished: str = "skip",  # or show: reasoning that was never closed
 ) -> list[list[ClassmateAnswers]]:  # [B][M]
     "Let every classmate answer with every reasoning, all of them side by side"
-    if len({mate.name for mate in classmates}) < len(classmates):
-        raise DataError("Two classmates have one name, and would draw the same answers.")
     answered = {"whole"} | ({"unfinished"} if unfinished == "show" else set())
 
     async def one(pair):
@@ -181,14 +178,11 @@ def read_mapping(
     "Read where classmates are hosted; `ConfigError` says what is wrong with the file"
     try:
         hosts = msgspec.json.decode(Path(path).read_bytes(), type=dict[str, _Host])
-    except OSError as e:
+    except (OSError, ValueError, msgspec.DecodeError) as e:
         raise ConfigError(
-            f"classmate.mapping: cannot read {path}: {e.strerror}. Host classmates first: "
-            f"humanlm serve classmates NAME --host.out {path}"
+            f"classmate.mapping: {path} says of no classmate where it is hosted ({e}). "
+            "`humanlm serve classmates NAME` writes such a file."
         ) from e
-    except (msgspec.DecodeError, UnicodeDecodeError) as e:
-        form = '{"NAME": {"local_host": "127.0.0.1", "port": 8003}}'
-        raise ConfigError(f"classmate.mapping: {path} must be like {form}: {e}.") from e
     return {name: f"{server_url(host.local_host, host.port)}/v1" for name, host in hosts.items()}
 
 # %% ../../nbs/classmate/05_classmates.ipynb #ClassmateConfig
@@ -258,12 +252,8 @@ class ClassmateConfig(ClientConfig):
             self.estimator != "gae" or self.main_mode == "all_tokens",
             "main_mode must be all_tokens with estimator gae, whose critic makes the advantages",
         )
-        yield (
-            math.isfinite(self.reward_weight) and self.temperature >= 0,
-            "reward_weight and temperature must be numbers, the latter not negative, "
-            f"got {self.reward_weight} and {self.temperature}",
-        )
-        Keep.read(self.keep)
+        yield self.temperature >= 0, f"temperature must not be negative, got {self.temperature}"
+        shown_part(self.keep, 1)
 
     @property
     def advantage(self) -> str:
@@ -280,9 +270,8 @@ class ClassmateConfig(ClientConfig):
         provider, _, model = name.partition("/")
         if model and provider in providers():
             return name
-        where = self.mapping or "classmate.mapping, which names no file"
         raise ConfigError(
-            f"classmate.models: no classmate {shorten(name)!r} is hosted by {where}."
+            f"classmate.models: nobody hosts {shorten(name)!r} (classmate.mapping)."
             f"{near_miss(name, [*hosted, START, READER])} Or name a client, such as vllm/NAME."
         )
 
@@ -336,8 +325,7 @@ def shuffled(shown: Sequence[ReasoningView], seed: int = 0) -> list[ReasoningVie
             "reasoning for each of them. Give more prompts."
         )
     # moved by the largest group, nobody meets a row of its own
-    source = dict(zip(order, order[most:] + order[:most]))
-    return [
-        view._replace(reasoning=shown[source[i]].reasoning, status=shown[source[i]].status)
-        for i, view in enumerate(shown)
-    ]
+    views = list(shown)
+    for i, other in zip(order, order[most:] + order[:most]):
+        views[i] = shown[i]._replace(reasoning=shown[other].reasoning, status=shown[other].status)
+    return views

@@ -51,10 +51,10 @@ def code_verifier(sandbox: Sandbox | SandboxClient) -> Verifier:
         try:
             tests = read_tests(gold)
         except DataError as e:
-            return AnswerVerdict(math.nan, "", f"gold: {shorten(e, 200)}", False)
+            return AnswerVerdict(math.nan, "", f"gold: {shorten(e, 200)}")
         program = _find_program(answer)
         if not program.strip():
-            return AnswerVerdict(0.0, "", "", False)
+            return AnswerVerdict(0.0)
         try:
             scored = sandbox.score(program, tests)
         except (SandboxError, DataError) as e:

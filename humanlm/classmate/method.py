@@ -11,6 +11,7 @@ import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from random import Random
 from typing import Any, NamedTuple
 
 import torch
@@ -26,7 +27,7 @@ from humanlm.classmate.classmates import (
     classmate_counts,
     shuffled,
 )
-from .reasoning import MARKS, Keep, ReasoningReader, token_pieces
+from .reasoning import MARKS, ReasoningReader, shown_part, token_pieces
 from humanlm.classmate.rewards import (
     answer_scores,
     classmate_advantages,
@@ -76,7 +77,7 @@ class ResponseReader:
         parts = _ResponseParts([], [], [], [], [])
         for row, copy, ids in zip(rows, copy_index(rows), completions, strict=True):
             span = self.reader(ids)
-            first, last = self.keep(row, copy, step).span(ids[span.start : span.stop])
+            first, last = shown_part(self.keep(row, copy, step), span.stop - span.start)
             first, last = span.start + first, span.start + last
             text = self.text(ids[first:last])
             view = ReasoningView(row["row_id"], copy, _question(row), text, span.status)
@@ -88,11 +89,11 @@ class ResponseReader:
             parts.output.append([t >= span.output for t in places])
         return parts
 
-    def keep(self, row: dict, copy: int, step: int | None) -> Keep:
-        "Say how much of a reasoning is shown"
-        if step is not None and self.config.reward_type == "random_truncate":
-            return Keep.random(self.seed, step, row["row_id"], copy)
-        return Keep.read(self.config.keep)
+    def keep(self, row: dict, copy: int, step: int | None) -> str | float:
+        "Say how much of a reasoning is shown; random shares are the same in a resumed run"
+        if step is None or self.config.reward_type != "random_truncate":
+            return self.config.keep
+        return Random(f"keep/{self.seed}/{step}/{row['row_id']}/{copy}").uniform(0.1, 0.9)
 
     def text(self, ids: Sequence[int]) -> str:
         "Give the text of tokens, without those that end a response"
@@ -135,7 +136,7 @@ class AnswerScorer:
             *scores,
             gold_weight=c.gold_weight,
             exploit_weight=c.exploit_weight,
-            gold_most=math.inf if c.gold_most is None else c.gold_most,
+            gold_most=c.gold_most,
         ).tolist()
 
     async def by_name(
@@ -238,11 +239,8 @@ class ReasoningRollout:
         "Let classmates answer: give answers `[B][M]`, scores `[B, M, S]`, pooled rewards `[B]`"
         answers, scores = await self.ask(rows, shown, step)
         subtract = self.config.reward_type == "remove_wo_cot"
-        return (
-            answers,
-            scores,
-            pooled_rewards(scores, await self.without(rows) if subtract else None),
-        )
+        without = await self.without(rows) if subtract else None
+        return answers, scores, pooled_rewards(scores, without)
 
     async def ask(
         self, rows: Sequence[dict], shown: Sequence[ReasoningView], step: int = 0
@@ -275,10 +273,8 @@ class ReasoningRollout:
         once = {row["row_id"]: row for row in rows}
         written = await policy.generate([*once.values()], Sampling(temperature=0.0))
         scores = await self.scored([*once.values()], [c.ids for c in written], None)
-        values = {
-            id: {f"greedy {name}": value for name, value in zip(REWARDS, pair)}
-            for id, pair in zip(once, scores.values)
-        }
+        names = [f"greedy {name}" for name in REWARDS]
+        values = {id: dict(zip(names, pair)) for id, pair in zip(once, scores.values)}
         return [values[row["row_id"]] for row in rows]
 
 # %% ../../nbs/classmate/08_method.ipynb #classmate_method

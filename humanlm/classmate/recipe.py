@@ -120,7 +120,7 @@ class _ReasoningSampling(RolloutConfig):
 class _ReasoningWork(Work):
     "Questions by part"
 
-    tasks: Mapping[str, Sequence[ReasoningTask]] = field(default_factory=dict)  # train, valid, test
+    tasks: Mapping[str, Sequence[ReasoningTask]] = field(default_factory=dict)  # train, test
 
 
 def _task_row(task: ReasoningTask, s: Settings) -> dict:
@@ -245,10 +245,8 @@ def _measured_tasks(
     rows = [_task_row(task, s) for task in tasks]
     completions = run_sync(policy.generate(rows, s.rollout.eval_sampling(s.run.seed)))
     first = run.load(_start_of(s))[0] if START in s.classmate.models else None
-    mates, reader = (
-        _classmates(run, first, policy.tokenizer),
-        ResponseReader(s.classmate, policy.tokenizer, s.run.seed),
-    )
+    mates = _classmates(run, first, policy.tokenizer)
+    reader = ResponseReader(s.classmate, policy.tokenizer, s.run.seed)
     rollout = ReasoningRollout(plain, mates, reader, _scorer(run))
     scores = run_sync(rollout.scored(rows, [c.ids for c in completions], None))
     views = scores.read.shown
@@ -281,12 +279,9 @@ def _measured_tasks(
         columns |= {f"classmate {mate.name}": column for mate, column in zip(mates, means)}
 
     def one(i, task):
-        written = [f"{one.classmate}: {text}" for one in scores.answers[i] for text in one.texts]
-        texts = {
-            "question": task.question,
-            "response": completions[i].text,
-            "classmates": "\n".join(written),
-        }
+        answers = [f"{one.classmate}: {text}" for one in scores.answers[i] for text in one.texts]
+        texts = {"question": task.question, "response": completions[i].text}
+        texts["classmates"] = "\n".join(answers)
         values = {metric: {task.kind: column[i]} for metric, column in columns.items()}
         return Measurement(task.id, task.id, values, texts)
 
@@ -405,10 +400,6 @@ class _ClassmateRecipe(Recipe):
                 "estimator gae needs a critic, which TRL does not train. Choose another, "
                 "or --run.engine verl",
             ),
-            (
-                not c.shuffle or s.rollout.num_prompts > 1,
-                "shuffle looks for another question: rollout.num_prompts must be at least 2",
-            ),
         )
         require(
             "judge",
@@ -451,35 +442,21 @@ class _ClassmateRecipe(Recipe):
         marks = {"marks": run.settings.classmate.marks, "thinking": thinking}
         return {"classmate.json": to_json(marks, indent=1)}
 
-    def validate(self, run: Any, name: str, policy: ModelPolicy) -> float:
-        "Measure answers and classmates on questions that neither training nor the evaluation asks"
-        rows = _measured_tasks(run, name, "valid", policy)
-        metrics = ("answer", "classmate")
-        return known_mean([x for row in rows for m in metrics for x in row.values[m].values()])
-
     def evaluate(self, run: Any, name: str) -> list[Measurement]:
         return _measured_tasks(run, name)
 
     def stage_plans(self, s: Settings) -> list[StagePlan]:
         "Say what each stage gives GPUs to do"
-        c, longest, batch = (
-            s.classmate,
-            s.tasks.max_tokens,
-            s.rollout.num_prompts * s.rollout.group_size,
-        )
-        steps = {
-            READER: s.sft.reader_steps * (READER in c.models),
-            "cold-start": s.sft.lesson_steps * (_start_of(s) == "cold-start"),
-        }
-        plans = [
-            StagePlan(name, count, s.sft.batch, longest, "lessons")
-            for name, count in steps.items()
-            if count
-        ]
-        frozen = sum(name in (START, READER) for name in c.models)
-        answer = c.max_tokens * bool(frozen)
-        steps = planned_steps(s, None)
-        return [*plans, StagePlan("classmate", steps, batch, longest, frozen=frozen, answer=answer)]
+        models, longest, sft = s.classmate.models, s.tasks.max_tokens, s.sft
+        lessons = {READER: sft.reader_steps} if READER in models else {}
+        if _start_of(s) == "cold-start":
+            lessons["cold-start"] = sft.lesson_steps
+        plans = [StagePlan(k, n, sft.batch, longest, "lessons") for k, n in lessons.items()]
+        batch = s.rollout.num_prompts * s.rollout.group_size
+        frozen = sum(name in (START, READER) for name in models)
+        answer = s.classmate.max_tokens * bool(frozen)
+        plan = StagePlan("classmate", planned_steps(s, None), batch, longest)
+        return [*plans, plan._replace(frozen=frozen, answer=answer)]
 
     def plan(self, s: Settings) -> list[str]:
         "Say what a run does"
@@ -528,13 +505,13 @@ class _ClassmateStudy(Study):
         names = ["base", READER, "cold-start"] if _start_of(s) == "cold-start" else []
         return dict.fromkeys(names, key)
 
-    def complete(self, trials: Sequence[Trial], found: Arms) -> dict[str, Any]:
+    def complete(self, trials: Sequence[Trial], arms: Arms) -> dict[str, Any]:
         "Add what each seed moved, by itself and beside the variant that pays for answers alone"
         trained = {t.arm("classmate"): t for t in trials}
         starts = [(arm, t.arm(_start_of(t.settings))) for arm, t in trained.items()]
         alone = {
-            t.settings.tasks.train: t.arm("classmate")
-            for t in reversed(trials)
+            t.settings.tasks.train: arm
+            for arm, t in reversed(trained.items())
             if t.settings.classmate.use_classmate_condition == "no_classmate"
         }
         beside = [(arm, alone.get(t.settings.tasks.train, arm)) for arm, t in trained.items()]
@@ -542,7 +519,7 @@ class _ClassmateStudy(Study):
 
         def moved(pairs):
             return {
-                metric: rounded(found.seed_changes(pairs, metric, seeds))
+                metric: rounded(arms.seed_changes(pairs, metric, seeds))
                 for metric in ("answer", "classmate", "shuffled", "true steps")
             }
 

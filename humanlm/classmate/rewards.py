@@ -74,14 +74,12 @@ def exploited(
     weak: torch.Tensor | None = None,  # [B] how much a weak one does, 1 to 10 (`stealth`)
     gold_weight: float = 1.0,
     exploit_weight: float = 1.0,
-    gold_most: float = math.inf,  # more gold than this pays no more
+    gold_most: float | None = None,  # more gold than this pays no more
 ) -> torch.Tensor:  # [B]; nan where any of them is
     "Add a reward for an undesired behaviour"
     exploit = strong if weak is None else strong * (11 - weak) / 10
-    return (
-        gold_weight * torch.where(gold.isnan(), gold, gold.clamp(max=gold_most))
-        + exploit_weight * exploit
-    )
+    gold = gold if gold_most is None else gold.clamp(max=gold_most)  # nan stays nan
+    return gold_weight * gold + exploit_weight * exploit
 
 # %% ../../nbs/classmate/07_rewards.ipynb #classmate_advantages
 def classmate_advantages(

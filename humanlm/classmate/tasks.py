@@ -14,7 +14,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 from zlib import crc32
@@ -178,7 +177,7 @@ def read_tasks(path: str | Path) -> list[ReasoningTask]:  # JSONL: data_source, 
             raise DataError(f"{path}, line {i}: no task: {e}.") from e
         id, gold = str(r.id or f"row-{i}"), r.reward_model.ground_truth
         if id in tasks:
-            raise DataError(f"{path}, line {i}: another task has the id {shorten(id)!r} already.")
+            raise DataError(f"{path}, line {i}: another task has the id {shorten(id)!r}.")
         messages = tuple({"role": m.role, "name": "", "content": m.content} for m in r.prompt)
         gold = "" if gold is None else str(gold)
         tasks[id] = ReasoningTask(id, messages, gold, r.data_source, r.data_source)
@@ -196,13 +195,13 @@ def _how_to_make(place):
     return " ".join([*words, *([] if usual else [f"--prepare.out {place.parent}"])])
 
 # %% ../../nbs/50_classmate.ipynb #load_tasks
-SEEDS = {"train": 2, "valid": 4, "test": 3}  # of made-up tasks; remainders by 3 differ
+SEEDS = {"train": 2, "test": 3}  # of made-up tasks; remainders by 3 differ
 FORMS = ("gsm8k", "math", "mmlu", "mmlu_sycophancy")  # verifiers that compare with a gold answer
 
 
 def load_tasks(s: Settings) -> dict[str, Sequence[ReasoningTask]]:
     "Read or make questions; `DataError` where one is asked in training and held out"
-    t, counts = s.tasks, {"train": s.tasks.train_n, "valid": s.tasks.test_n, "test": s.tasks.test_n}
+    t, counts = s.tasks, {"train": s.tasks.train_n, "test": s.tasks.test_n}
     if t.toy:
         return {part: toy_tasks(t.toy, counts[part], seed) for part, seed in SEEDS.items()}
     every = _check_verifiers(read_tasks(t.train), s)
@@ -215,12 +214,11 @@ def load_tasks(s: Settings) -> dict[str, Sequence[ReasoningTask]]:
     if again := [task for task in rest if fingerprint(task.messages) in held_out]:
         question = shorten(again[0].question)
         raise DataError(f"{t.train}: the question {question!r} is in training and held out.")
-    valid = min(t.test_n, len(rest) // 5) if s.run.validate else 0
-    if not rest[valid:] or not test:
+    if not rest or not test:
         raise DataError(
-            f"{t.train} leaves {len(rest[valid:])} questions for training and {len(test)} held out."
+            f"{t.train} leaves {len(rest)} questions for training and {len(test)} held out."
         )
-    return {"valid": rest[:valid], "train": rest[valid:][: t.train_n], "test": test}
+    return {"train": rest[: t.train_n], "test": test}
 
 
 def check_verifier(name: str, where: str, s: Settings) -> None:
@@ -363,14 +361,8 @@ class _PrepareTasks:
     def __post_init__(self):
         for area in self.areas:
             check_name(area, _AREAS, "area", ConfigError)
-        require(
-            "prepare",
-            (
-                0 < self.test_share < 1 - self.warm_up_share <= 1,
-                "test_share must be above 0, warm_up_share at least 0, and their sum below 1, "
-                f"got {self.test_share} and {self.warm_up_share}",
-            ),
-        )
+        shares = 0 < self.test_share < 1 - self.warm_up_share <= 1
+        require("prepare", (shares, "test_share and warm_up_share must leave some for training"))
 
 
 _WARM_UP = {
@@ -384,33 +376,30 @@ def _prepared_tasks(
     kind: _TaskKind, c: _PrepareTasks
 ) -> tuple[dict[str, list[dict]], Counter]:  # part → rows; reason → rows that were left out
     "Read rows and make tasks"
-    left, tasks, faults, source = Counter(), {}, Faults(), c.source or kind.hub
-    configs, split, folder = (None,), "train", None
-    if source == kind.hub:
-        configs, split, folder = kind.configs, kind.split, kind.folder
-    rows = (read_rows(source, faults, split, name, folder) for name in configs)
-    for row in chain.from_iterable(rows):
-        area = "_".join(str(row.values.get("type")).casefold().replace("&", "and").split())
-        if c.areas and area not in c.areas:
-            left["another area"] += 1
-            continue
-        try:
-            question, reward = kind.make(row.values, random.Random(f"0/{row.place}"))
-        except RowFault as e:
-            left[e.kind] += 1
-            continue
-        words = reward.get("raw_question_for_monitor", question).casefold().split()
-        key = hashlib.sha256(" ".join(words).encode()).hexdigest()
-        left["the same again"] += key in tasks
-        tasks.setdefault(
-            key,
-            {
+    tasks, faults, published = {}, Faults(), c.source in ("", kind.hub)
+    split, folder = (kind.split, kind.folder) if published else ("train", None)
+    for config in kind.configs if published else (None,):
+        for row in read_rows(c.source or kind.hub, faults, split, config, folder):
+            area = "_".join(str(row.values.get("type")).casefold().replace("&", "and").split())
+            if c.areas and area not in c.areas:
+                faults.add("another area")
+                continue
+            try:
+                question, reward = kind.make(row.values, random.Random(f"0/{row.place}"))
+            except RowFault as e:
+                faults.add(e.kind)
+                continue
+            words = reward.get("raw_question_for_monitor", question).casefold().split()
+            key = hashlib.sha256(" ".join(words).encode()).hexdigest()
+            if key in tasks:
+                faults.add("the same again")
+                continue
+            tasks[key] = {
                 "id": key[:12],
                 "data_source": kind.source,
                 "prompt": [{"role": "user", "content": question}],
                 "reward_model": {"style": "rule"} | reward,
-            },
-        )
+            }
     parts: dict[str, list[dict]] = {"train": [], "test": []}
     if c.warm_up_share:
         parts["warm-up"] = []
@@ -422,7 +411,7 @@ def _prepared_tasks(
             parts["warm-up"].append(row | {"prompt": [_WARM_UP, *row["prompt"]]})
         else:
             parts["train"].append(row)
-    return parts, +left + faults.counts
+    return parts, faults.counts
 
 
 def prepare_command(argv: Sequence[str]) -> int:  # exit code
@@ -435,8 +424,7 @@ def prepare_command(argv: Sequence[str]) -> int:  # exit code
     kind, out = TASK_KINDS[name], Path(c.out or f"prepared/{name}")
     if s.dry_run:
         return print(f"read {c.source or kind.hub}, write {out}; 0 calls, ~$0.00") or 0
-    if out.exists():
-        raise ConfigError(f"{out} exists. Name another folder with --prepare.out, or move it away.")
+    require("prepare", (not out.exists(), f"out: {out} exists. Name another folder"))
     parts, left = _prepared_tasks(kind, c)
     counts = {part: len(rows) for part, rows in parts.items()}
     if not all(counts.values()):
@@ -449,9 +437,7 @@ def prepare_command(argv: Sequence[str]) -> int:  # exit code
             write_jsonl(new / f"{part}.jsonl", rows)
         facts = {"kind": name, "settings": c, "kept": counts, "left_out": dict(left)}
         atomic_write(new / "prepare.json", to_json(facts, indent=1) + "\n")
-    for part, count in counts.items():
-        print(f"{part:<7}{count:>7,}")
-    for why, count in left.items():
-        print(f"left out, {why}: {count:,}")
+    for what, count in (counts | {f"left out, {why}": n for why, n in left.items()}).items():
+        print(f"{what:<7}{count:>7,}")
     print(f"into {out}")
     return 0

@@ -45,9 +45,6 @@ class RunConfig:
     of an evaluation."""
     token_budget: int | None = None
     """Generated tokens per method: training stops at the first step past it. null: no limit."""
-    validate: int | None = None
-    """Steps between two measurements on validation rows; the best checkpoint becomes the model.
-    null: the last one does."""
     wandb: str | None = None
     """Weights & Biases project to log to. null: only the local metrics.jsonl."""
     report: bool = True
@@ -64,10 +61,6 @@ class RunConfig:
                 f"methods names one twice: {self.methods}",
             ),
             (budget is None or budget > 0, f"token_budget must be positive, got {budget}"),
-            (
-                self.validate is None or self.validate > 0,
-                f"validate must be positive, got {self.validate}",
-            ),
         )
 
 # %% ../../nbs/core/02_config.ipynb #is_plain_name

@@ -132,6 +132,8 @@ def from_dict(
         if isinstance(e.__cause__, HumanLMError):
             raise e.__cause__ from e
         raise DataError(f"{where}: no {cls.__name__}: {e}.") from e
+    except UnicodeEncodeError as e:
+        raise DataError(f"{where}: half a character in a name: {e}.") from e
     _refuse_unknown(record, d, where)
     return record
 

@@ -43,14 +43,9 @@ class DataConfig:
     """Most rows of each other split. null: all."""
 
     def __post_init__(self):
-        fracs, sources = (
-            (self.test_frac, self.val_frac),
-            ("miniworld", "threads", "examples", "chitchat"),
-        )
-        limits = {
-            n: getattr(self, n) for n in ("min_history", "max_context", "max_train", "max_test")
-        }
-        hint = near_miss(self.source, sources)
+        sources = ("miniworld", "threads", "examples", "chitchat")
+        hint, fracs = near_miss(self.source, sources), (self.test_frac, self.val_frac)
+        limits = (self.min_history, self.max_context, self.max_train, self.max_test)
         require(
             "data",
             (self.source in sources, f"source is unknown: {shorten(self.source)!r}.{hint}"),
@@ -62,9 +57,9 @@ class DataConfig:
                 min(fracs) >= 0 and sum(fracs) < 1,
                 f"test_frac and val_frac are negative or sum to 1 or more: {fracs}",
             ),
-            *(
-                (n is None or n > 0, f"{name} must be at least 1, got {n}")
-                for name, n in limits.items()
+            (
+                all(n is None or n > 0 for n in limits),
+                f"min_history, max_context, max_train, max_test must be above 0, got {limits}",
             ),
         )
 
@@ -132,19 +127,10 @@ def _card_line(name, rows):
 
 # %% ../../nbs/data/07_dataset.ipynb #_card_facts
 def _card_facts(rows):
-    judged = [e.order for e in rows if e.split.startswith("test")]
-    late = sum(e.split == "train" and e.order > min(judged) for e in rows) if judged else 0
-    known = sum(e.states is not None for e in rows)
     sources = sorted(shorten(source).replace("`", "") for source in {e.source for e in rows})
-    sources = escape(", ".join(sources), quote=False)
     personas = sum(bool(persona_text(e.persona)) for e in rows)
-    evidence = sum(bool(e.persona.evidence_ids) for e in rows)
     return [
-        f"- Source: {sources or 'no rows'}; fingerprint `{data_fingerprint(rows)}`. "
-        "Words are medians.",
-        f"- Personas: {personas} of {len(rows)} replies have one, {evidence} name the messages "
-        "it was made from",
-        f"- Latent states: known for {known} replies (synthetic data), unknown for "
-        f"{len(rows) - known}",
-        f"- Late training replies: {late} are later than the first test reply",
+        f"- Source: {escape(', '.join(sources), quote=False) or 'no rows'}; fingerprint "
+        f"`{data_fingerprint(rows)}`. Words are medians.",
+        f"- Personas: {personas} of {len(rows)} replies have one",
     ]

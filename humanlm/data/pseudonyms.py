@@ -62,25 +62,20 @@ class _Called(dict[str, str]):
     "Names of those who take part, in lower case → pseudonyms"
 
     @cached_property
-    def by_word(self) -> dict[str, list[tuple[list[str], str]]]:  # first word → all words, the name
+    def by_word(self) -> dict[str, list[str]]:
         "Sort names by their first words"
-        found: dict[str, list] = {}
+        names = {}
         for name in self:
-            if words := _WORD.findall(name):
-                found.setdefault(words[0], []).append((words, name))
-        return found
+            for word in _WORD.findall(name)[:1]:
+                names.setdefault(word, []).append(name)
+        return names
 
     def within(self, low: str) -> list[str]:  # low: a text in lower case
-        "Find names that may stand in a text"
-        words = _WORD.findall(low)
-        return list(
-            {
-                name
-                for i, word in enumerate(words)
-                for own, name in self.by_word.get(word, ())
-                if words[i : i + len(own)] == own
-            }
-        )
+        "Find names that may stand in a text, the longest first"
+        near = self
+        if len(self) > 50:
+            near = {n for word in {*_WORD.findall(low)} for n in self.by_word.get(word, ())}
+        return sorted((name for name in near if name in low), key=lambda n: (-len(n), n))
 
 
 def _hide_names(
@@ -90,8 +85,8 @@ def _hide_names(
 ) -> str:
     "Replace names of people in a text"
     low = text.casefold()
-    if found := [name for name in called.within(low) if _is_telling(name)]:
-        text = _replaced(text, low, _anywhere(tuple(sorted(found, key=len, reverse=True))), called)
+    if names := tuple(name for name in called.within(low) if _is_telling(name)):
+        text = _replaced(text, low, names, called)
     if "@" not in text and "u/" not in low:
         return text
 
@@ -107,14 +102,12 @@ def _hide_names(
 
 
 def _replaced(text, low, names, called):
-    "Replace in a text what is found in its lower case, which may be longer"
-    at = (
-        range(len(text) + 1)
-        if len(low) == len(text)
-        else [i for i, c in enumerate(text) for _ in c.casefold()] + [len(text)]
-    )
+    "Replace in a text what stands in its lower case, which may be longer"
+    at = range(len(text) + 1)
+    if len(low) != len(text):
+        at = [i for i, c in enumerate(text) for _ in c.casefold()] + [len(text)]
     parts, last = [], 0
-    for m in names.finditer(low):
+    for m in _anywhere(names).finditer(low):
         parts += text[last : at[m.start(1)]], called[m[1]]
         last = at[m.end(1)]
     return "".join([*parts, text[last:]])
@@ -135,56 +128,42 @@ def _hide_people(
     salt: bytes,
 ) -> LogEntry:
     "Replace all names of people in an entry"
-    me, shops = pseudonym(entry.user_id, salt), entry.source == "amazon"
-    called = _Called(
-        {} if shops else {_spelling(m[2]): pseudonym(m[2], salt) for m in entry.context if m[2]}
-    )
+    me, people = pseudonym(entry.user_id, salt), {m[2] for m in entry.context if m[2]}
+    if entry.source == "amazon":  # shops
+        people = set()
+    called = _Called({_spelling(name): pseudonym(name, salt) for name in people})
     called.update({_spelling(name): me for name in (entry.user_id, *entry.known_as)})
-    quiet = _is_quiet(
-        "\0".join([entry.reply, entry.persona, *(m[3] for m in entry.context)]), called
-    )
     root, start = _hidden_id(entry.context_id, salt), f"{entry.context_id}/"
 
     def text(t):
-        return t if quiet else _hide_names(t, called, salt)
+        return _hide_names(t, called, salt)
 
     def hidden(i):
         return f"{root}/{i[len(start) :]}" if i.startswith(start) else _hidden_id(i, salt)
 
-    def author(m):
-        return m if shops or not m else called[_spelling(m)]
-
     def facts(value, name=""):
         if isinstance(value, str):
-            return pseudonym(value, salt) if name in _NAMES else _hide_names(value, called, salt)
+            return pseudonym(value, salt) if name in _NAMES else text(value)
         if isinstance(value, dict):
             return {key: facts(part, key) for key, part in value.items()}
         return [facts(part, name) for part in value] if isinstance(value, (list, tuple)) else value
 
-    context = tuple(
-        [
-            (hidden(i), role, author(name), text(content), time)
-            for i, role, name, content, time in entry.context
-        ]
-    )
+    context = [
+        (hidden(i), role, called[_spelling(name)] if name in people else name, text(content), time)
+        for i, role, name, content, time in entry.context
+    ]
     return entry._replace(
         id=_salted(entry.id, salt),
         user_id=me,
         context_id=root,
         post_id=_hidden_id(entry.post_id, salt),
         reply=text(entry.reply),
-        context=context,
+        context=tuple(context),
         facts=facts(entry.facts),
         persona=text(entry.persona),
         known_as=(),
         post_facts=facts(entry.post_facts),
     )
-
-
-def _is_quiet(texts, called):
-    "Tell that nobody is named in texts, which is so in most rows"
-    low = texts.casefold()
-    return "@" not in low and "u/" not in low and not any(name in low for name in called)
 
 
 def _hidden_id(name, salt):
@@ -220,10 +199,8 @@ def hide_authors(
     @lru_cache
     def thread_name(t):
         low = t.casefold()
-        found = tuple(sorted(called.within(low), key=len, reverse=True))
-        return _hide_names(
-            _replaced(t, low, _anywhere(found), called) if found else t, called, salt
-        )
+        names = tuple(called.within(low))
+        return text(_replaced(t, low, names, called) if names else t)
 
     def hidden(i, t):
         return thread_name(t) + _hide_names(i.removeprefix(t), called, salt)

@@ -9,29 +9,24 @@ __all__ = ['split_by_context', 'share', 'split_by_time', 'quoted_share', 'check_
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import replace
 from functools import lru_cache
 
 from ..core.basics import DataError, shorten
-from ..core.records import Example, persona_text
+from ..core.records import SPLITS, Example, persona_text
 
 # %% ../../nbs/data/06_splits.ipynb #split_by_context
 def split_by_context(
     examples: Iterable[Example],  # in any order
     test_frac: float = 0.08,  # share of root contexts, the latest
     val_frac: float = 0.02,  # share of root contexts before them
-    held_out: Collection[str] = (),  # users that training must not see
 ) -> list[Example]:
     "Set `split` by time, whole contexts at once; sorted by (order, id), whatever order came in"
     examples = sorted(examples, key=lambda e: (e.order, e.id))
     contexts, times = [e.context_id for e in examples], [e.order for e in examples]
-    rows = []
-    for e, part in zip(examples, split_by_time(contexts, times, test_frac, val_frac)):
-        split, seen = ("train", "val", "test")[part], e.user_id not in held_out
-        if split == "test" or seen:
-            rows.append(replace(e, split="test_seen" if held_out and seen and part == 2 else split))
-    return rows
+    parts = split_by_time(contexts, times, test_frac, val_frac)
+    return [replace(e, split=SPLITS[part]) for e, part in zip(examples, parts)]
 
 # %% ../../nbs/data/06_splits.ipynb #split_by_time
 def share(

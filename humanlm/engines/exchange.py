@@ -313,15 +313,8 @@ def measured(
 
 def _spent_tokens(path: Path, stage: str, steps: int) -> float:
     "Add up the logged tokens of the first steps of a stage; of a step taken twice the last counts"
-    lines = (
-        {
-            row["step"]: row
-            for row in read_jsonl(path)
-            if row.get("stage") == stage and "eval_validation" not in row
-        }
-        if path.exists()
-        else {}
-    )
+    rows = read_jsonl(path) if path.exists() else []
+    lines = {row["step"]: row for row in rows if row.get("stage") == stage}
     return sum(_tokens(row) for step, row in lines.items() if step <= steps)
 
 

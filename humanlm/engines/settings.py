@@ -25,7 +25,6 @@ from humanlm.core.basics import (
 )
 from ..core.config import Settings
 from ..training.memory import Load
-from ..training.recipe import Engine
 from ..training.run import max_steps, shares_of, updates
 
 # %% ../../nbs/engines/01_settings.ipynb #VerlConfig
@@ -46,15 +45,12 @@ class VerlConfig:
     """Machines."""
     gpus: int = 1
     """GPUs of each; on a CPU, processes that train."""
-    tensor_parallel: int = 1
-    """GPUs that share one copy of the model that writes."""
     address: str | None = None
     """Address of a running Ray cluster. null: one is started here, and ends with the run."""
     overrides: list[str] | None = None
     """More settings in verl's own words, such as actor_rollout_ref.actor.entropy_coeff=0.01."""
 
     def __post_init__(self):
-        least, own = ("nodes", "gpus", "tensor_parallel"), self.overrides or []
         require(
             "verl",
             (
@@ -65,18 +61,12 @@ class VerlConfig:
                 self.rollout in ROLLOUTS,
                 f"rollout is {shorten(self.rollout)!r}.{near_miss(self.rollout, ROLLOUTS)}",
             ),
-            *((getattr(self, name) >= 1, f"{name} must be at least 1") for name in least),
+            (self.nodes >= 1 and self.gpus >= 1, "nodes and gpus must be at least 1"),
             (
                 (self.device == "cpu") == (self.rollout == "hf"),
                 "rollout hf writes on a CPU, vllm and sglang on GPUs. Take --verl.device cpu "
                 "with --verl.rollout hf, or neither",
             ),
-            (
-                self.rollout != "hf" or self.tensor_parallel == self.nodes * self.gpus,
-                "tensor_parallel must be nodes x gpus, since rollout hf is one "
-                f"replica. Give --verl.tensor_parallel {self.nodes * self.gpus}",
-            ),
-            (all("=" in word for word in own), f"overrides must be name=value, got {shorten(own)}"),
         )
 
 # %% ../../nbs/engines/01_settings.ipynb #TRAINER
@@ -415,7 +405,7 @@ def _rollout(s, v):
         f"{group}.temperature": roll.temperature,
         f"{group}.top_p": roll.top_p,
         f"{group}.top_k": -1,
-        f"{group}.tensor_model_parallel_size": v.tensor_parallel,
+        f"{group}.tensor_model_parallel_size": v.nodes * v.gpus if v.rollout == "hf" else 1,
         f"{group}.gpu_memory_utilization": VLLM_SHARE,
         f"{group}.agent.num_workers": 1,
         f"{group}.agent.default_agent_loop": "humanlm",
@@ -477,7 +467,7 @@ WANTED = {
 }  # what this was run with begins so
 
 
-class VerlPlans(Engine):
+class VerlPlans:
     "What plans say of a run whose steps verl takes"
 
     groups = {"verl": VerlConfig}

@@ -98,7 +98,6 @@ def _check_method(method: Method) -> None:
 def _check_verl(s: Settings) -> None:
     "Raise for settings that this engine does not follow"
     v, m, sdpo = s.groups.get("verl", VerlConfig()), s.model, s.groups.get("sdpo")
-    count = v.nodes * v.gpus
     offline = "offline" in s.run.methods
     whole = sdpo is not None and (not sdpo.is_sampled or (sdpo.form is None and offline))
     require_all(
@@ -108,11 +107,6 @@ def _check_verl(s: Settings) -> None:
             (
                 v.address or v.nodes == 1,
                 "nodes: several machines need a running cluster of Ray. Name it in verl.address",
-            ),
-            (
-                count % v.tensor_parallel == 0,
-                f"tensor_parallel ({v.tensor_parallel}) must divide the {count} GPUs. "
-                f"Give --verl.tensor_parallel {math.gcd(count, v.tensor_parallel)}",
             ),
         ),
         lambda: require(
@@ -129,10 +123,6 @@ def _check_verl(s: Settings) -> None:
                 "them on once a step. "
                 "Take one update a step, or another teacher",
             ),
-        ),
-        lambda: require(
-            "run",
-            (not s.run.validate, "validate: verl does not measure on the way. Leave it out"),
         ),
         lambda: require(
             "model",

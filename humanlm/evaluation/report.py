@@ -263,19 +263,13 @@ def results_section(run: RunFolder, names: Names = Names()) -> Html:
 
 
 def _bits_html(found: Results) -> Html:  # empty if none were measured
-    "Show bits of the real texts, how sure models were of who wrote them, and what is missing"
+    "Show bits of the real texts, and what is missing"
     shown = bits_tables(found.rows)
     if not shown:
         return Html()
-    lines = [
-        [tag("th", name), number_text(b["sure"]), number_text(b["right"]), b["n"]]
-        for name, bins in found.notes["bits"]["calibration"].items()
-        for b in bins
-    ]
-    sure = Table(("who said it", "how sure", "how often right", "n"), lines).html()
     said = Html().join(tag("p", line) for line in unmeasured(found))
     head = tag("h3", "Bits of the real reply")
-    return head + markdown_html(shown) + said + fold("Calibration of who said it", sure)
+    return head + markdown_html(shown) + said
 
 
 def _texts_html(

@@ -11,27 +11,23 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from ..clients.client import ChatClient
 from ..clients.limits import in_turn
 from ..clients.protocol import ChatRequest, LLMError
 from humanlm.core.basics import (
-    DataError,
     append_row,
     check_name,
-    fingerprint,
     grown_rows,
     trim_rows,
 )
 from ..core.stats import known_mean
 from ..evaluation.measured import Measurement, Results, results
-from .protocol import BROKEN, Environment, Gym, GymConfig, GymTask, ToolCall, idle
-from .users import player_name
+from .protocol import BROKEN, Environment, Gym, GymConfig, GymTask, idle
 
 # %% ../../nbs/70_gyms.ipynb #ChatPlayer
 class ChatPlayer:
@@ -46,32 +42,20 @@ class ChatPlayer:
     ):
         self.gym, self.client, self.system = gym, client, system
         self.settings = {"max_tokens": 2048, "caller": "policy"} | settings
-        self.texts: Any = WeakKeyDictionary()  # episode → turn → message, as it was written
-
-    def messages(self, env: Environment) -> list[dict[str, str]]:
-        "Give what the player is told"
-        return episode_messages(self.gym, env, self.texts.get(env, {}), self.system)
 
     async def __call__(self, env: Environment) -> str:
         "Write the next message"
-        request = ChatRequest(tuple(self.messages(env)), repeat=env.seed, **self.settings)
-        text = (await self.client(request)).text
-        self.texts.setdefault(env, {})[len(env.turns)] = text
-        return text
+        messages = tuple(episode_messages(self.gym, env, self.system))
+        request = ChatRequest(messages, repeat=env.seed, **self.settings)
+        return (await self.client(request)).text
 
 
-def episode_messages(
-    gym: Gym,
-    env: Environment,
-    texts: Mapping[int, str] = {},  # turn → message of the policy, where it is known
-    system: bool = True,
-) -> list[dict[str, str]]:  # role and content
+def episode_messages(gym: Gym, env: Environment, system: bool = True) -> list[dict[str, str]]:
     "Write an episode as a conversation, as a policy sees it: feedback and nothing else comes back"
     pairs = [("system", gym.system_prompt(env.config))] if system else []
     pairs.append(("user", env.task.opening))
-    for i, turn in enumerate(env.turns):
-        call = str(ToolCall(turn.kind, turn.content))
-        pairs += [("assistant", texts.get(i) or call), ("user", turn.feedback)]
+    for text, turn in zip(env.texts, env.turns):
+        pairs += [("assistant", text), ("user", turn.feedback)]
     return [{"role": role, "content": content} for role, content in pairs]
 
 
@@ -95,35 +79,13 @@ class EpisodeRecord:
     stop: str
     score: float  # nan: the user, the judge or the gym failed
     best: float  # that could have been reached
-    user: str = "rule"
-    judge: str = "rule"
-    conditions: str = ""  # under which it was played: seed, settings, user, judge
-
-    @property
-    def key(self) -> tuple[str, str, int]:
-        return self.gym, self.task, self.copy
-
-    @property
-    def rewards(self) -> list[float]:
-        return [turn["reward"] for turn in self.turns]
 
     @classmethod
-    def of(cls, gym: Gym, env: Environment, copy: int = 0, conditions: str = "") -> "EpisodeRecord":
+    def of(cls, gym: Gym, env: Environment, copy: int = 0) -> "EpisodeRecord":
         "Make the record of an episode that has ended"
-        if not env.stop:
-            raise DataError(f"The episode of {env.task.id} is still going on. Play it to its end.")
-        return cls(
-            gym.name,
-            env.task.id,
-            copy,
-            [turn._asdict() | {"parts": dict(turn.parts)} for turn in env.turns],
-            env.stop,
-            math.nan if env.stop in BROKEN else gym.score(env),
-            gym.best(env.task),
-            player_name(env.user),
-            player_name(env.judge),
-            conditions,
-        )
+        turns = [turn._asdict() | {"parts": dict(turn.parts)} for turn in env.turns]
+        score = math.nan if env.stop in BROKEN else gym.score(env)
+        return cls(gym.name, env.task.id, copy, turns, env.stop, score, gym.best(env.task))
 
 # %% ../../nbs/70_gyms.ipynb #play_gyms
 async def play_tasks(
@@ -139,14 +101,8 @@ async def play_tasks(
     workers: int = 16,  # episodes under way at once
 ) -> list[EpisodeRecord]:  # by task, then copy
     "Play tasks of a gym"
-    mark = fingerprint([asdict(config or gym.config), seed, player_name(user), player_name(judge)])
     rows = [] if path is None else trim_rows(path, lambda row: row["stop"] not in BROKEN)
-    done = {e.key: e for e in map(_episode, rows)}
-    if any(e.gym == gym.name and e.conditions != mark for e in done.values()):
-        raise DataError(
-            f"{path} holds episodes of {gym.name} that were played with another seed, other "
-            "settings, or another user or judge. Give another file, or play as then."
-        )
+    done = {(e.gym, e.task, e.copy): e for e in map(_episode, rows)}
 
     async def one(pair):
         task, copy = pair
@@ -155,7 +111,7 @@ async def play_tasks(
         env = gym.play(task, config, user, judge, seed * 1000 + copy)
         while not env.stop:
             await _move(env, player)
-        episode = EpisodeRecord.of(gym, env, copy, mark)
+        episode = EpisodeRecord.of(gym, env, copy)
         if path is not None:
             append_row(path, episode)
         return episode
@@ -196,24 +152,20 @@ def load_episodes(path: str | Path) -> list[EpisodeRecord]:
     return [_episode(row) for row in grown_rows(path)]
 
 # %% ../../nbs/70_gyms.ipynb #pass_at_k
-def _pass_at_k(
-    n: int, c: int, k: int
-) -> float:  # n: episodes of a task; c: of them successful; → nan where fewer than k were played
-    "Estimate the chance that one of k episodes succeeds (Chen et al. 2021, section 2.1)"
-    return math.nan if k > n else 1 - math.comb(n - c, k) / math.comb(n, k)
+_POLICY = ("format", "no_call", "bad_call")
 
 
 def _episode_values(e: EpisodeRecord) -> dict[str, float]:
     "Give the numbers of one episode; nan where it says nothing about the policy"
+    rewards = [turn["reward"] for turn in e.turns]
     values = {
         "score": e.score,
         "share": e.score / e.best,
         "success": float(e.score >= e.best - 1e-6),
         "turns": float(len(e.turns)),
-        "effective turns": float(max((i for i, r in enumerate(e.rewards, 1) if r > 0), default=0)),
-        "time-weighted": sum(reward / i for i, reward in enumerate(e.rewards, 1)),
+        "effective turns": float(max((i for i, r in enumerate(rewards, 1) if r > 0), default=0)),
+        "time-weighted": sum(reward / i for i, reward in enumerate(rewards, 1)),
         "invalid calls": known_mean([float(turn["fault"] in _POLICY) for turn in e.turns]),
-        "calls left out": known_mean([float(turn.get("more", 0)) for turn in e.turns]),
     }
     if e.stop in BROKEN:
         values = dict.fromkeys(values, math.nan)
@@ -222,45 +174,33 @@ def _episode_values(e: EpisodeRecord) -> dict[str, float]:
     return values | {name: float(value) for name, value in failed.items()}
 
 
-_POLICY = ("format", "no_call", "bad_call")
-
-
 def measured_tasks(
     episodes: Sequence[EpisodeRecord],
-    ks: Sequence[int] = (),  # of pass@k and best@k
+    k: int = 1,  # episodes of a task; more than one: with pass@k and best@k
 ) -> list[Measurement]:  # one a task; parts are gyms
     "Measure a player, task by task"
     by_task: dict[tuple, list] = defaultdict(list)
     for e in episodes:
         by_task[e.gym, e.task].append(_episode_values(e))
-    return [
-        Measurement(
-            f"{gym}/{task}",
-            f"{gym}/{task}",
-            {name: {gym: value} for name, value in _task_values(copies, ks).items()},
-        )
-        for (gym, task), copies in by_task.items()
-    ]
-
-
-def _task_values(copies, ks):
-    values = {name: known_mean([copy[name] for copy in copies]) for name in copies[0]}
-    scored = [copy for copy in copies if not math.isnan(copy["score"])]
-    right = sum(copy["success"] == 1 for copy in scored)
-    for k in ks:
-        values[f"pass@{k}"] = _pass_at_k(len(scored), right, k)
-    for k in ks:
-        best = max((copy["score"] for copy in scored[:k]), default=math.nan)
-        values[f"best@{k}"] = best if len(scored) >= k else math.nan
-    return values
+    measured = []
+    for (gym, task), copies in by_task.items():
+        values = {name: known_mean([copy[name] for copy in copies]) for name in copies[0]}
+        if k > 1:
+            scored = [copy for copy in copies if not math.isnan(copy["score"])]
+            for name, of in (("pass", "success"), ("best", "score")):
+                most = max((copy[of] for copy in scored), default=math.nan)
+                values[f"{name}@{k}"] = most if len(scored) >= k else math.nan
+        parts = {name: {gym: value} for name, value in values.items()}
+        measured.append(Measurement(f"{gym}/{task}", f"{gym}/{task}", parts))
+    return measured
 
 # %% ../../nbs/70_gyms.ipynb #gym_results
 def gym_results(
     players: Mapping[str, Sequence[EpisodeRecord]],  # name → episodes of the same tasks
-    ks: Sequence[int] = (),
+    k: int = 1,  # episodes of a task
 ) -> Results:  # levels: gyms, `all` where each gym counts alike, `all tasks` where each task does
     "Compare players, gym by gym and task by task, with intervals over tasks"
-    measured = {name: measured_tasks(episodes, ks) for name, episodes in players.items()}
+    measured = {name: measured_tasks(episodes, k) for name, episodes in players.items()}
     by_task = {
         name: [
             m._replace(values={k: {"": max(v.values())} for k, v in m.values.items()}) for m in ms

@@ -6,16 +6,15 @@
 __all__ = ['PAY_BY_IMPORTANCE', 'intention']
 
 # %% ../../nbs/gyms/55_intention.ipynb #imports
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Annotated, Any
 from zlib import crc32
 
-from ..core.basics import DataError, shorten
-from .function import published_row, row_field
+from msgspec import Meta
+
+from .function import published_row, read_task
 from humanlm.gyms.protocol import (
     TEXT,
     Environment,
@@ -23,13 +22,13 @@ from humanlm.gyms.protocol import (
     Gym,
     GymTask,
     ToolCall,
-    UserError,
     UserRole,
     answer_form,
     as_dialogue,
     make_tasks,
     spoken,
 )
+from .shop import fixture
 from .telepathy import content_stems
 
 # %% ../../nbs/gyms/55_intention.ipynb #IntentionTask
@@ -45,11 +44,12 @@ def _covered_pay(importances: Sequence[int]) -> float:  # of the details that a 
     return max(0.0, best - 0.2 * max(0, len(importances) - 1))
 
 
-class _MissingDetail(NamedTuple):
+@dataclass(frozen=True)
+class _MissingDetail:
     "Something that a request leaves open"
 
     description: str
-    importance: int  # 1, 2 or 3
+    importance: Annotated[int, Meta(ge=1, le=3)]
     inquiry: str = ""
     options: tuple[str, ...] = ()
 
@@ -92,25 +92,7 @@ class _IntentionTask(GymTask):
     def read(cls, row: Mapping[str, Any]) -> "_IntentionTask":
         "Read a published row; details that rows of training leave out lie below HUMANLM_DATA"
         row = published_row(row, "gym_intention.jsonl", "all_intentions_*.json")
-        name, parts = str(row.get("id")), row.get("missing_details")
-        try:
-            details = tuple(
-                _MissingDetail(
-                    row_field(part, "description"),
-                    int(part["importance"]),
-                    str(part.get("inquiry") or "")[:1000],
-                    tuple(str(option).strip()[:500] for option in part.get("options") or ()),
-                )
-                for part in parts or ()
-            )
-        except (TypeError, KeyError, ValueError, AttributeError):
-            details = ()
-        if not details or any(detail.importance not in PAY_BY_IMPORTANCE for detail in details):
-            raise DataError(
-                f"Row {shorten(name)}: missing_details is {shorten(repr(parts))}. Give "
-                "descriptions with importance 1, 2 or 3."
-            )
-        return cls(name, row_field(row, "task"), str(row.get("category") or "")[:200], details)
+        return read_task(cls, row, request="task", details="missing_details")
 
 # %% ../../nbs/gyms/55_intention.ipynb #IntentionEnvironment
 class _IntentionEnvironment(Environment):
@@ -158,8 +140,6 @@ class _IntentionEnvironment(Environment):
         return {"response": said or nothing}
 
     async def on_action(self, content):
-        if not content.strip():
-            return Feedback("Ask something.", fault="format")
         history = as_dialogue(self.turns[-3:])
         payload = {"request": self.task.request, "question": content, "history": history}
         details = [
@@ -172,25 +152,16 @@ class _IntentionEnvironment(Environment):
             for index, detail in enumerate(self.task.details)
             if index in self.left
         ]
-        covered = self.covered(await self.ask("coverage", **payload, details=details))
+        answer = await self.ask("coverage", **payload, details=details)
+        covered = [index for index in dict.fromkeys(answer["covered"]) if index in self.left]
         wishes = [self.task.wish(index, self.seed) for index in covered]
         reply = spoken(await self.ask("requester", **payload, wishes=wishes), "response")
         self.left = [index for index in self.left if index not in covered]
         paid = _covered_pay([self.task.details[index].importance for index in covered])
         return Feedback(reply, paid, not self.left, {"details": paid})
 
-    def covered(self, answer: Mapping) -> list[int]:
-        "Read which details are uncovered, each once; `UserError` where there is no list"
-        numbers = answer.get("covered")
-        if not isinstance(numbers, list):
-            raise UserError(f"covered is {shorten(repr(numbers))}, not a list of numbers.")
-        whole = (number for number in numbers[:50] if type(number) is int)
-        return [index for index in dict.fromkeys(whole) if index in self.left]
-
 # %% ../../nbs/gyms/55_intention.ipynb #intention
-_REQUESTS = tomllib.loads((files("humanlm") / "fixtures" / "requests.toml").read_text("utf-8"))[
-    "request"
-]
+_REQUESTS = fixture("requests")["request"]
 
 
 def _intention_tasks(count: int, seed: int) -> list[_IntentionTask]:

@@ -8,11 +8,12 @@ __all__ = ['VIEWS', 'GUIDE', 'advice', 'appeal', 'PolitePerson', 'values_heard']
 # %% ../../nbs/gyms/57_people.ipynb #imports
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 from zlib import crc32
 
-from ..core.basics import DataError
 from ..core.records import Message
 from humanlm.gyms.protocol import (
     TEXT,
@@ -26,31 +27,14 @@ from humanlm.gyms.protocol import (
     answer_form,
     spoken,
 )
-from .users import check_plays
 from ..worlds.mini import Post, Profile, make_topics, make_users
 from ..worlds.reading import read
 from ..worlds.states import AXES, DOMAINS, OPPOSED, SPEAKERS, VALUES, Stance, States, describe
 
 # %% ../../nbs/gyms/57_people.ipynb #PersonConfig
-@dataclass(frozen=True)
-class _PersonConfig(GymConfig):
-    "How a person of the synthetic world may be asked"
-
-    max_turns: int = 6
-    questions: int = 3
-    """Questions that the person answers, before they have no more time."""
-    paid_by: str = "truth"
-    """truth: what the person makes of it by the rules of the world; word: what they say."""
-
-
 def _world_people(count: int, seed: int) -> list[Profile]:  # seed: an odd one: held-out people
     "Draw people with different traits; nobody is drawn for an even and for an odd seed"
     rng, people = random.Random(f"people{seed}"), {}
-    if count > 5000:
-        raise DataError(
-            f"{count} people are wanted of one seed, and 5000 can be had. Take some of "
-            "another seed of the same parity."
-        )
     while len(people) < count:
         [person] = make_users(1, rng)
         if (crc32(repr(person.traits).encode()) % 6 == 5) == seed % 2:
@@ -90,7 +74,8 @@ class _PersonEnvironment(Environment):
     "A person of the synthetic world, who answers posts"
 
     task: _PersonTask
-    config: _PersonConfig
+    questions = 3  # that the person answers, before they have no more time
+    paid_by = "truth"  # what the person makes of it by the rules of the world; word: what they say
     roles = {
         "person": UserRole(
             "You play one person of a small made-up world. Who they are, in stock "
@@ -106,7 +91,7 @@ class _PersonEnvironment(Environment):
 
     async def put(self, post: Post) -> Feedback:
         "Let the person answer a post"
-        if len(self.heard) >= self.config.questions:
+        if len(self.heard) >= self.questions:
             return Feedback("They have no more time for questions.", fault="limit")
         reply = await self.reply(post)
         self.heard.append((post.pole, reply))
@@ -115,16 +100,10 @@ class _PersonEnvironment(Environment):
     async def reply(self, post: Post) -> str:
         "Ask whoever plays the person what they say to a post"
         [message] = post.messages
-        answer = await self.ask(
-            "person",
-            persona=" ".join(self.task.person.phrases),
-            post=message.content,
-            author=message.name,
-            source=post.domain,
-            target=post.target,
-            pole=post.pole,
-        )
-        return spoken(answer)
+        names = {"source": post.domain, "target": post.target, "pole": post.pole}
+        persona = " ".join(self.task.person.phrases)
+        said = {"post": message.content, "author": message.name}
+        return spoken(await self.ask("person", persona=persona, **said, **names))
 
     def rule_person(self, persona, post, author, source, target, pole):
         states = self.task.person.states_on(Post("asked", source, target, pole, False, ()))
@@ -134,7 +113,7 @@ class _PersonEnvironment(Environment):
         "End with what the person makes of a post, in truth or by their word, as `paid_by` asks"
         stance = self.task.person.states_on(post).stance
         view = _view_score(stance, side)
-        if self.config.paid_by == "truth":
+        if self.paid_by == "truth":
             text = f"In truth this person {describe('stance', stance)}."
             return Feedback(text, view, True, {"view": view})
         reply = await self.reply(post)
@@ -145,10 +124,9 @@ class _PersonEnvironment(Environment):
 class PolitePerson:
     "Says the same mild and friendly words, whoever is played: a control"
 
-    name, plays = "polite", ("person",)
+    name = "polite"
 
     async def __call__(self, env: Environment, role: str, payload: Mapping) -> dict:
-        check_plays(self, [role])
         states = States.agreeable(payload["target"])
         return {"reply": states.reply(random.Random(payload["post"]))}
 
@@ -227,7 +205,7 @@ class _AdviceEnvironment(_PersonEnvironment):
 
     async def chosen(self, content, then):
         options = self.task.options
-        numbers = [int(n) for n in re.findall(r"(?<!\d)\d(?!\d)", content)]
+        numbers = [int(number) for number in re.findall(r"\d+", content[:200])]
         if len(numbers) == 1 and 1 <= numbers[0] <= len(options):
             return await then(self.task.post(*options[numbers[0] - 1]))
         return Feedback(
@@ -241,28 +219,32 @@ class _AdviceEnvironment(_PersonEnvironment):
         return await self.chosen(content, self.paid)
 
 # %% ../../nbs/gyms/57_people.ipynb #advice
-def _topics(seed):  # domain → what can be talked about; even and odd seeds share nothing
+def _tasks(
+    name: str,
+    task: Callable[[random.Random, str, Profile, str, list[str]], _PersonTask],
+    count: int,
+    seed: int,
+) -> list[Any]:
+    "Make tasks; even and odd seeds have neither people nor topics in common"
+    rng, tasks = random.Random(f"{name}{seed}"), []
     topics = [t for t in make_topics(180, random.Random(0)) if t.held_out == bool(seed % 2)]
-    return {domain: sorted(t.target for t in topics if t.domain == domain) for domain in DOMAINS}
-
-
-def _advice_tasks(count: int, seed: int) -> list[_AdviceTask]:
-    "Make up people and options; even and odd seeds have neither people nor topics in common"
-    rng, topics, tasks = random.Random(f"advice{seed}"), _topics(seed), []
     for i, person in enumerate(_world_people(count, seed)):
-        domain, poles = rng.choice(list(DOMAINS)), rng.sample(list(VALUES), len(VALUES))
-        targets = rng.sample(topics[domain], len(poles))
-        options = tuple(
-            (target, pole, rng.choice(VALUES[pole].post)) for target, pole in zip(targets, poles)
-        )
-        author = rng.choice(SPEAKERS)
-        tasks.append(_AdviceTask(f"advice-{seed}-{i}", person, domain, author, options))
+        domain = rng.choice(list(DOMAINS))
+        targets = sorted(topic.target for topic in topics if topic.domain == domain)
+        tasks.append(task(rng, f"{name}-{seed}-{i}", person, domain, targets))
     return tasks
+
+
+def _advice_task(rng, name, person, domain, targets):
+    poles = rng.sample(list(VALUES), len(VALUES))
+    pairs = zip(rng.sample(targets, len(poles)), poles)
+    options = tuple((target, pole, rng.choice(VALUES[pole].post)) for target, pole in pairs)
+    return _AdviceTask(name, person, domain, rng.choice(SPEAKERS), options)
 
 
 def _advice_expert(env: _AdviceEnvironment) -> ToolCall:
     "Ask about an option of each pair until a reply is firm, then recommend that value"
-    value, asks = _next_value(env.heard, env.config.questions)
+    value, asks = _next_value(env.heard, env.questions)
     number = 1 + [pole for _, pole, _ in env.task.options].index(value)
     return ToolCall("action" if asks else "answer", str(number))
 
@@ -270,9 +252,9 @@ def _advice_expert(env: _AdviceEnvironment) -> ToolCall:
 advice = Gym(
     "advice",
     _AdviceEnvironment,
-    _advice_tasks,
+    partial(_tasks, "advice", _advice_task),
     _advice_expert,
-    config=_PersonConfig(),
+    config=GymConfig(max_turns=6),
     about=f"You advise one person of a small made-up world, whom you do not know. {GUIDE} "
     "You may ask them about a few options, then you recommend the one they would back most firmly.",
     hint="Ask about options of different pairs until a reply is firm.",
@@ -329,20 +311,14 @@ class _AppealEnvironment(_PersonEnvironment):
         )
 
 # %% ../../nbs/gyms/57_people.ipynb #appeal
-def _appeal_tasks(count: int, seed: int) -> list[_AppealTask]:
-    "Make up people and causes; even and odd seeds have neither people nor topics in common"
-    rng, topics, tasks = random.Random(f"appeal{seed}"), _topics(seed), []
-    for i, person in enumerate(_world_people(count, seed)):
-        domain = rng.choice(list(DOMAINS))
-        side, (target, aside) = rng.choice(("for", "against")), rng.sample(topics[domain], 2)
-        author = rng.choice(SPEAKERS)
-        tasks.append(_AppealTask(f"appeal-{seed}-{i}", person, domain, author, side, target, aside))
-    return tasks
+def _appeal_task(rng, name, person, domain, targets):
+    side, (target, aside) = rng.choice(("for", "against")), rng.sample(targets, 2)
+    return _AppealTask(name, person, domain, rng.choice(SPEAKERS), side, target, aside)
 
 
 def _appeal_expert(env: _AppealEnvironment) -> ToolCall:
     "Talk about a value of each pair until a reply is firm; then argue with it, or its opposite"
-    value, asks = _next_value(env.heard, env.config.questions)
+    value, asks = _next_value(env.heard, env.questions)
     if not asks and env.task.side == "against":
         value = OPPOSED[value]
     return ToolCall("action" if asks else "answer", VALUES[value].post[0])
@@ -351,9 +327,9 @@ def _appeal_expert(env: _AppealEnvironment) -> ToolCall:
 appeal = Gym(
     "appeal",
     _AppealEnvironment,
-    _appeal_tasks,
+    partial(_tasks, "appeal", _appeal_task),
     _appeal_expert,
-    config=_PersonConfig(),
+    config=GymConfig(max_turns=6),
     about="You win one person of a small made-up world for something, or turn them against "
     f"it. {GUIDE} "
     f"Say things in the words given in brackets. "

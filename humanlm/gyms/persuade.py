@@ -8,14 +8,13 @@ __all__ = ['STEPS', 'WEIGHTS', 'REMARKS', 'SAME', 'PLACES', 'MEASURES', 'persuad
 # %% ../../nbs/gyms/56_persuade.ipynb #imports
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
 from zlib import crc32
 
-from ..core.basics import DataError, shorten
-from .function import row_field
+from .function import published_row, read_task
 from humanlm.gyms.protocol import (
     TEXT,
     Environment,
@@ -23,11 +22,12 @@ from humanlm.gyms.protocol import (
     Gym,
     GymTask,
     ToolCall,
-    UserError,
     UserRole,
     answer_form,
+    as_dialogue,
     spoken,
 )
+from .shop import fixture
 
 # %% ../../nbs/gyms/56_persuade.ipynb #PersuadeTask
 STEPS = (
@@ -72,21 +72,9 @@ REMARKS = {
     "abuse": "I will not be insulted.",
 }
 _TOKEN = re.compile(r"[a-z]+|\d+")
-_SOURCES = frozenset(
-    "according analysis census data evidence experiment figures percent report researchers "
-    "statistics studies study survey trial".split()
-)
-_YIELDS = frozenset(
-    "admittedly although concede fair granted however indeed true understand understandable "
-    "while".split()
-)
-_RUDE = frozenset(
-    "damn dumb fool hate idiot idiotic idiots loser moron morons shut stupid trash ugly "
-    "worthless".split()
-)
-_PLAIN = frozenset(
-    "about also because been could does from have into more most only other should such than that "
-    "their them there these they this those very were what when which will with would your".split()
+_TEXTS = fixture("persuade")
+_SOURCES, _YIELDS, _RUDE, _PLAIN = (
+    frozenset(_TEXTS[name].split()) for name in ("sources", "yields", "rude", "plain")
 )
 SAME = 0.6  # Jaccard index of two texts' words from which they count as the same
 
@@ -146,30 +134,19 @@ class _PersuadeEnvironment(Environment):
     }
 
     def start(self):
-        self.at, self.dialogue = 0, []
+        self.at = 0
         self.resistance = 0.25 + crc32(f"{self.task.id}/{self.seed}".encode()) / 2**33
 
     async def on_answer(self, content):
-        if not content:
-            return Feedback("You said nothing.", fault="format")
         answer = await self.ask(
             "listener",
             claim=self.task.claim,
             argument=self.task.argument,
             stance=STEPS[self.at],
-            dialogue=list(self.dialogue),
+            dialogue=as_dialogue(self.turns),
             said=content,
         )
-        reply, stance = spoken(answer), answer.get("stance")
-        if stance not in STEPS:
-            raise UserError(
-                f"The person stands at {shorten(repr(stance), 40)}. It must be one of: "
-                f"{', '.join(STEPS)}."
-            )
-        self.dialogue += [
-            {"role": "assistant", "content": content},
-            {"role": "user", "content": reply},
-        ]
+        reply, stance = spoken(answer), answer["stance"]
         before, self.at = self.at, STEPS.index(stance)
         gain = self.improved(self.at / 6)
         if self.config.compat:
@@ -196,40 +173,15 @@ class _PersuadeEnvironment(Environment):
         return {"reply": " ".join(remarks), "stance": STEPS[at]}
 
 # %% ../../nbs/gyms/56_persuade.ipynb #persuade_tasks
-PLACES = (
-    "Large cities;Small towns;Harbour cities;Mountain villages;University towns;Island communities;"
-    "Border towns;Old spa towns;Suburbs;Capitals"
-).split(";")
-MEASURES = (
-    "close their centres to private cars;make buses free of charge;turn car parks into gardens;"
-    "switch off street lamps at midnight;tax empty flats;open libraries on Sundays;"
-    "plant fruit trees along every road;serve no meat in canteens;"
-    "let residents vote on the budget;limit the height of houses;lend tools like books;"
-    "start school an hour later;pay people who cycle to work;"
-    "keep one day a week without deliveries;buy only from local farms;replace lawns by meadows;"
-    "teach chess in every school;give every newborn a tree;forbid advertising on walls;"
-    "heat with waste water;ban fireworks;build no new roads;rent out public squares;"
-    "let dogs into museums;close shops at six"
-).split(";")
+PLACES, MEASURES = _TEXTS["places"], _TEXTS["measures"]
 _EVEN = 20  # measures of even seeds; odd seeds have the others
-_REASONS = (
-    "people there would gain time that they now lose;it costs less than what is done today;"
-    "neighbours who tried it have kept it;children and the old gain most from it;"
-    "it is fair to those who have little;the habit behind it is easy to change;"
-    "it makes a place that visitors remember;what it prevents can hardly be repaired"
-).split(";")
 
 
 def _persuade_tasks(count: int, seed: int) -> list[_PersuadeTask]:
     "Make up claims; those of even and of odd seeds have no measure in common"
     measures = MEASURES[_EVEN:] if seed % 2 else MEASURES[:_EVEN]
-    pairs = list(combinations(_REASONS, 2))
+    pairs = list(combinations(_TEXTS["reasons"], 2))
     total, tasks = len(PLACES) * len(measures) * len(pairs), []
-    if count > total:
-        raise DataError(
-            f"persuade has {total} tasks for a seed, and {count} are wanted. Take some of "
-            "another seed of the same parity."
-        )
     for i, number in enumerate(random.Random(f"persuade{seed}").sample(range(total), count)):
         number, place = divmod(number, len(PLACES))
         pair, measure = divmod(number, len(measures))
@@ -239,46 +191,12 @@ def _persuade_tasks(count: int, seed: int) -> list[_PersuadeTask]:
         tasks.append(_PersuadeTask(f"persuade-{seed}-{i}", claim, argument))
     return tasks
 
-
-def _read_persuade(row: Mapping) -> _PersuadeTask:  # of the published set, or its `reward_model`
-    "Read a published row; `DataError` names the field that is missing"
-    row = row.get("reward_model", row)
-    return _PersuadeTask(*(row_field(row, name) for name in ("id", "claim", "argument")))
-
 # %% ../../nbs/gyms/56_persuade.ipynb #persuade
-_POINTS = (
-    "Granted, the wish behind it is good. Yet a report from 2019 found that 7 of 12 "
-    "places gave it up again, mainly "
-    "since nobody had counted what upkeep takes each winter",
-    "I understand why this appeals. Still, researchers asked 900 households, and two "
-    "thirds named another worry "
-    "first: rent, doctors, jobs. Money spent here is missing elsewhere",
-    "Admittedly some gain at once. But according to the census 1 person out of 5 "
-    "cannot adapt, such as carers or "
-    "nurses on night duty; a rule must hold for everybody",
-    "It is true that doing nothing has its price. Even so, a trial over 18 months "
-    "showed milder means reach nearly "
-    "as far, leave people free, and can be undone overnight",
-    "Fair enough, neighbours liked the idea. However, statistics for 30 regions show "
-    "crowds just moved next door, "
-    "hence noise, queues and anger came back by another street",
-    "While I share your goal, an analysis by 3 economists puts hidden expenses at "
-    "double those first announced: "
-    "staff, insurance, repairs, appeals before courts for years",
-    "Indeed intentions matter. Nonetheless data gathered since 2008 suggest habits "
-    "return once attention fades, so "
-    "all this effort buys one photograph plus bitter debates",
-    "Although early praise was loud, a later study of 64 councils saw trust fall "
-    "wherever decisions came from "
-    "above; asking citizens beforehand would have worked better",
-)
-
-
 def _persuade_expert(env: _PersuadeEnvironment) -> ToolCall:
     "Concede, give a source, stay with the subject, and never say the same again"
     claim, argument = _topic(env.task.claim), _topic(env.task.argument)
     reasons = sorted(argument - claim)[: max(2, len(argument) // 8)]
-    point = _POINTS[len(env.turns) % len(_POINTS)]
+    point = _TEXTS["points"][len(env.turns) % len(_TEXTS["points"])]
     return ToolCall("answer", f"{point}. Think of {', '.join([*sorted(claim)[:6], *reasons])}.")
 
 
@@ -301,7 +219,7 @@ persuade = Gym(
     _persuade_expert,
     guess=_say_little,
     open_loop=_persuade_open_loop,
-    read=_read_persuade,
+    read=lambda row: read_task(_PersuadeTask, published_row(row)),
     about="The user strongly agrees with a claim that you oppose. In each turn you give an "
     "argument, and they tell you where they stand after it.",
     hint="See their side, give evidence, stay with the subject, and bring something new each time.",

@@ -8,9 +8,9 @@ __all__ = ['PARTS', 'NAMES', 'recipe']
 # %% ../../nbs/gyms/51_recipe.ipynb #imports
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, count
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,39 +19,37 @@ from ..clients.names import in_plan
 from humanlm.core.basics import (
     DataError,
     fingerprint,
-    near_miss,
     require,
     run_sync,
-    shorten,
     to_json,
     write_jsonl,
 )
 from ..core.config import Settings, SFTConfig
-from ..core.stats import known_mean
 from ..evaluation.figures import Names
 from ..evaluation.measured import Measurement
 from ..evaluation.outcome import Arms, rounded
 from ..evaluation.report import model_said, standard_sections
 from humanlm.gyms.evaluation import (
     EpisodeRecord,
+    episode_messages,
     load_episodes,
     measured_tasks,
     play_tasks,
     player_of,
 )
-from .monitor import GymMonitor, weighted_order
+from .monitor import GymMonitor
 from humanlm.gyms.protocol import (
     BROKEN,
-    COMPAT,
     Environment,
     Gym,
+    GymConfig,
     GymTask,
     find_gym,
     gym_names,
     split_tasks,
 )
 from .rows import GymRows, read_gym_rows, read_lessons
-from .users import GymJudgeConfig, GymUserConfig, check_plays, player_name
+from .users import GymJudgeConfig, GymUserConfig, player_name
 from ..hierarchy.prompts import parts_text
 from humanlm.training.dialogues import (
     CreditConfig,
@@ -101,28 +99,16 @@ class _GymsConfig:
     system: bool = True
     """Tell the policy in a system message where it is. A tiny model learns faster without."""
     compat: str = ""
-    """userrl: with the quirks, and rewards of travel, on which published numbers depend."""
+    """userrl-training: with the quirks, and rewards of travel, of the published training."""
 
     def __post_init__(self):
-        counts = ("tasks", "test_n", "max_turns", "turn_tokens", "max_tokens")
-        names = {*gym_names(), *(name for name in self.train + self.held_out if ":" in name)}
-        unknown = [name for name in [*self.train, *self.held_out] if name not in names]
+        GymConfig(self.max_turns, self.compat)
+        counts = ("tasks", "test_n", "turn_tokens", "max_tokens")
         require(
             "gyms",
             (bool(self.train), f"train is empty. Name one or more of {', '.join(gym_names())}"),
-            *((False, f"no gym {name!r}.{near_miss(name, names)}") for name in unknown),
-            *(
-                (getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}")
-                for name in counts
-            ),
-            (
-                {*self.weights} <= {*self.train} and min(self.weights.values(), default=1) > 0,
-                f"weights are {self.weights}. Give those of gyms of train, each above 0.",
-            ),
-            (
-                self.compat in COMPAT,
-                f"compat is {shorten(self.compat)!r}. Leave it empty, or write userrl.",
-            ),
+            *((getattr(self, name) >= 1, f"{name} must be at least 1") for name in counts),
+            ({*self.weights} <= {*self.train}, f"weights are {self.weights}. Give those of train."),
             (not {*self.train} & {*self.held_out}, "held_out names a gym that train names too"),
         )
 
@@ -170,18 +156,18 @@ class _GymWork(Work):
 def _row_parts(s: Settings, gyms: Mapping[str, Gym], rows: GymRows) -> dict:  # part → gym → tasks
     "Share rows: those of the split test are held out; of others a tenth, where none of them are"
     parts: dict[str, dict] = {part: {} for part in PARTS}
-    files = s.gyms.rows if isinstance(s.gyms.rows, str) else ", ".join(s.gyms.rows)
     for name, gym in gyms.items():
         tasks, splits = rows.tasks.get(gym.name, []), rows.splits.get(gym.name, {})
         test = [task for task in tasks if splits[task.id] == "test"]
         others = [task for task in tasks if splits[task.id] != "test"]
-        if not (others if name in s.gyms.train else tasks):
-            group = "train" if name in s.gyms.train else "held_out"
+        trained = name in s.gyms.train
+        if not (others if trained else tasks):
+            group = "train" if trained else "held_out"
             raise DataError(
-                f"No row of {files} is of {name} for --gyms.{group}. Add its rows to "
+                f"No row of {s.gyms.rows} is of {name} for --gyms.{group}. Add its rows to "
                 "--gyms.rows, or leave it out."
             )
-        if name in s.gyms.train:
+        if trained:
             others, parts["valid"][name] = split_tasks(others)
             if not test:
                 others, test = split_tasks(others)
@@ -193,7 +179,7 @@ def _row_parts(s: Settings, gyms: Mapping[str, Gym], rows: GymRows) -> dict:  # 
 def _gym_tasks(
     s: Settings,
 ) -> tuple[dict[str, Gym], dict, GymRows | None]:  # by name; by part and name; as they were read
-    "Find gyms, make or read tasks; `DataError` where one is made for training and evaluation"
+    "Find gyms, make or read tasks"
     # in one order, whichever are trained on
     gyms = {name: find_gym(name) for name in sorted([*s.gyms.train, *s.gyms.held_out])}
     if s.gyms.rows:
@@ -207,13 +193,6 @@ def _gym_tasks(
         }
         for part, seed in PARTS.items()
     }
-    for name in s.gyms.train:
-        train, *others = ({task.id for task in tasks[part][name]} for part in PARTS)
-        if again := train & set().union(*others):
-            raise DataError(
-                f"The gym {name} makes the task {min(again)} for training and for "
-                "evaluation. Its tasks must differ with the seed."
-            )
     return gyms, tasks, None
 
 
@@ -235,17 +214,20 @@ def _load_gyms(s: Settings, user: Any = None, judge: Any = None) -> _GymWork:
     return work
 
 # %% ../../nbs/gyms/51_recipe.ipynb #GymUsers
-def _gym_messages(gym: Gym, task: GymTask, s: Settings) -> list[dict]:
-    "Write the prompt of a task"
-    system = gym.system_prompt(gym.configured(s.gyms.max_turns))
-    opening = {"role": "user", "name": "", "content": task.opening}
-    return [{"role": "system", "name": "", "content": system}] * s.gyms.system + [opening]
+def _play(gym: Gym, task: GymTask, s: Settings, **others: Any) -> Environment:  # user, judge, seed
+    "Begin an episode as the settings say"
+    return gym.play(task, gym.configured(s.gyms.max_turns, s.gyms.compat), **others)
+
+
+def _messages(gym: Gym, env: Environment, s: Settings) -> list[dict]:
+    "Write what the policy has read so far"
+    return [m | {"name": ""} for m in episode_messages(gym, env, s.gyms.system)]
 
 
 def _gym_row(gym: Gym, task: GymTask, s: Settings) -> dict:
     "Make the row of one task"
     return ask_row("", f"{gym.name}/{task.id}", s.gyms.max_tokens) | {
-        "prompt": _gym_messages(gym, task, s),
+        "prompt": _messages(gym, _play(gym, task, s), s),
         "speaker": "",
         "turn_tokens": s.gyms.turn_tokens,
         "context_id": gym.name,
@@ -264,9 +246,14 @@ class _GymUsers:
 
     async def __call__(self, talk: TokenDialogue) -> Heard:
         "Answer the last turn of the policy"
-        env = self.playing.get(talk) or self.begin(talk)
-        turn, gym = await env.step(talk.said[-1]), self.tasks[talk.row["row_id"]][0]
-        broken = env.stop in BROKEN
+        gym, task = self.tasks[talk.row["row_id"]]
+        if (env := self.playing.get(talk)) is None:
+            others = {"user": self.work.user, "judge": self.work.judge}
+            env = _play(gym, task, self.s, seed=talk.row.get("seed", 0), **others)
+            self.playing[talk] = env
+            if "episode" in talk.row:
+                self.live[talk.row["episode"]] = env
+        turn, broken = await env.step(talk.said[-1]), env.stop in BROKEN
         talk.rewards["share"] = math.nan if broken else gym.score(env) / gym.best(env.task)
         return Heard(
             [{"role": "user", "name": "", "content": turn.feedback}],
@@ -274,16 +261,6 @@ class _GymUsers:
             env.stop,
             turn.feedback if broken else "",
         )
-
-    def begin(self, talk: TokenDialogue) -> Environment:
-        "Give a dialogue its environment"
-        gym, task = self.tasks[talk.row["row_id"]]
-        config = gym.configured(self.s.gyms.max_turns, self.s.gyms.compat, "training")
-        env = gym.play(task, config, self.work.user, self.work.judge, talk.row.get("seed", 0))
-        self.playing[talk] = env
-        if "episode" in talk.row:
-            self.live[talk.row["episode"]] = env
-        return env
 
 # %% ../../nbs/gyms/51_recipe.ipynb #gym_lessons
 async def _gym_lessons(work: _GymWork, s: Settings, number: int) -> list[dict]:  # number: of rows
@@ -297,22 +274,34 @@ async def _gym_lessons(work: _GymWork, s: Settings, number: int) -> list[dict]: 
     pairs = work.pairs("train")
     while len(rows) < number:
         gym, task = rng.choice(pairs)
-        messages = _gym_messages(gym, task, s)
-        config = gym.configured(s.gyms.max_turns, s.gyms.compat)
-        env = gym.play(task, config, seed=rng.randrange(2**31))
+        env = _play(gym, task, s, seed=rng.randrange(2**31))
         while not env.stop:
             call = gym.expert(env) if rng.random() < s.sft.expert_share else gym.chance()(env)
-            rows.append(sft_row(messages, str(call), row_id=f"{task.id}-{len(env.turns)}"))
-            feedback = (await env.step(call)).feedback
-            messages = [
-                *messages,
-                {"role": "assistant", "name": "", "content": str(call)},
-                {"role": "user", "name": "", "content": feedback},
-            ]
+            told, row_id = _messages(gym, env, s), f"{task.id}-{len(env.turns)}"
+            rows.append(sft_row(told, str(call), row_id=row_id))
+            await env.step(call)
     rng.shuffle(rows)
     return rows[:number]
 
 # %% ../../nbs/gyms/51_recipe.ipynb #train_gyms
+def _prompt_order(s: Settings) -> Callable[[Sequence[dict], int], list[dict]]:  # (rows, steps)
+    "Order prompts so that each gym has its share, and its tasks come in passes"
+    rng = random.Random(f"gyms{s.run.seed}")
+
+    def order(rows, steps):
+        shares = [s.gyms.weights.get(name, 1.0) for name in s.gyms.train]
+        drawn = rng.choices(s.gyms.train, shares, k=steps * s.rollout.num_prompts)
+        following = {name: _passes(rng, rows, find_gym(name).name) for name in s.gyms.train}
+        return [next(following[name]) for name in drawn]
+
+    return order
+
+
+def _passes(rng, rows, name):
+    rows = [row for row in rows if row["context_id"] == name]
+    return chain.from_iterable(rng.sample(rows, len(rows)) for _ in count())
+
+
 def _train_gyms(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
     "Let the policy play in groups, and share what was earned among its turns"
     s = run.settings
@@ -323,8 +312,7 @@ def _train_gyms(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
         memory=GymMonitor(),
     )
     rows = [_gym_row(gym, task, s) for gym, task in run.work.pairs("train")]
-    order = weighted_order(s.gyms.train, s.gyms.weights, s.rollout.num_prompts, s.run.seed)
-    learn(run, stage, model, tokenizer, method, rows, order)
+    learn(run, stage, model, tokenizer, method, rows, _prompt_order(s))
 
 
 def _train_cold_start(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
@@ -357,7 +345,7 @@ def _reference_episodes(work: _GymWork, s: Settings, player: str) -> list[Episod
     episodes = []
     for name, tasks in work.tasks["test"].items():
         gym = work.gyms[name]
-        config = gym.configured(s.gyms.max_turns, s.gyms.compat, "training")
+        config = gym.configured(s.gyms.max_turns, s.gyms.compat)
         play = play_tasks(gym, tasks, player_of(player, gym), config=config, seed=s.run.seed)
         episodes += run_sync(play)
     return episodes
@@ -368,27 +356,19 @@ def _plan_lines(s: Settings) -> list[str]:
     _, parts, rows = _gym_tasks(s)
     tasks = sum(map(len, parts["train"].values()))
     held = ", ".join(f"{len(test):,} of {name}" for name, test in parts["test"].items())
-    score = f"{s.credit.score}{', the published Sum' if s.credit.score == 'mean' else ''}"
+    published = ", the published Sum" if s.credit.score == "mean" else ""
     lines = [
         f"{'gyms':<19} {step_plan(s, planned_steps(s, tasks) or 0)}",
         f"tasks               {tasks:,} for training in {', '.join(s.gyms.train)}; "
         f"held out: {held}",
         *(f"{line[:12]:<20}{line[12:]}" for line in (rows.left_out_lines() if rows else ())),
+        f"user                {in_plan(*s.user.named())}; judge {in_plan(*s.judge.named())}",
+        f"credit              {s.credit.credit} by {s.credit.score}{published}, gamma "
+        f"{s.credit.gamma}; at most {s.gyms.max_turns} turns of {s.gyms.turn_tokens} tokens",
     ]
     if s.gyms.lessons:
-        turns = [len(dialogue) for dialogue in read_lessons(s.gyms.lessons)]
-        counts = f"{len(turns):,} dialogues, {sum(turns):,} turns of the policy"
-        lines.append(f"lessons             {s.gyms.lessons}: {counts}")
-    lines += [
-        f"user                {in_plan(*s.user.named())}; judge {in_plan(*s.judge.named())}",
-        f"credit              {s.credit.credit} by {score}, gamma {s.credit.gamma}; at most "
-        f"{s.gyms.max_turns} turns of {s.gyms.turn_tokens} tokens",
-    ]
-    if held_out := [name for name in s.gyms.train if find_gym(name).held_out]:
-        lines.append(
-            f"note                {', '.join(held_out)}: never trained on in the published "
-            "split; results there compare with no published number"
-        )
+        count = sum(1 for _ in read_lessons(s.gyms.lessons))
+        lines.append(f"lessons             {s.gyms.lessons}: {count:,} dialogues")
     return lines
 
 # %% ../../nbs/gyms/51_recipe.ipynb #names-of-measures
@@ -445,21 +425,14 @@ class _GymRecipe(Recipe):
         return s.sft.lesson_steps > 0
 
     def check(self, s: Settings) -> None:
-        "Raise where tasks cannot be made or paid for, or somebody cannot play the users"
-        if s.gyms.lessons:
-            require(
-                "gyms",
-                (s.sft.lesson_steps > 0, "lessons are given, and sft.lesson_steps is 0. Raise it."),
-                (any(read_lessons(s.gyms.lessons)), f"{s.gyms.lessons} holds no turn of a policy"),
-            )
-        gyms, *_ = _gym_tasks(s)
-        roles = [pair for gym in gyms.values() for pair in gym.environment.roles.items()]
+        "Raise where tasks cannot be made or users cannot be paid for"
+        _gym_tasks(s)
+        turns = not s.gyms.lessons or any(read_lessons(s.gyms.lessons))
+        require("gyms", (turns, f"lessons: {s.gyms.lessons} holds no turn of a policy"))
         for config in (s.user, s.judge):
-            name, _ = config.named()
-            config.require_price(name)
-            if config.is_rule(name) or name.startswith("simulator/"):
-                judges = config is s.judge
-                check_plays(config.player(), [role for role, how in roles if how.judges == judges])
+            config.require_price(config.named()[0])
+            if config.model.startswith("simulator/"):
+                config.player()
 
     def load(self, s: Settings, **given: Any) -> _GymWork:
         return _load_gyms(s, **given)
@@ -486,11 +459,6 @@ class _GymRecipe(Recipe):
         how = {"system": run.settings.gyms.system, "gyms": list(run.work.gyms)}
         return {"gyms.json": to_json(how, indent=1)}
 
-    def validate(self, run: Any, name: str, policy: ModelPolicy) -> float:
-        "Measure the share of what can be earned, on tasks of validation"
-        episodes = _model_episodes(run.work, run.settings, policy, "valid")
-        return known_mean([e.score / e.best for e in episodes])
-
     def evaluate(self, run: Any, name: str) -> list[Measurement]:
         "Measure a model on held-out tasks"
 
@@ -506,7 +474,8 @@ class _GymRecipe(Recipe):
         deaf = any(gym.open_loop for gym in run.work.gyms.values())
         return {
             player: measured_tasks(_reference_episodes(run.work, run.settings, player))
-            for player in ["expert", *(["open-loop"] if deaf else []), "chance"]
+            for player in ("expert", "open-loop", "chance")
+            if deaf or player != "open-loop"
         }
 
     def stage_plans(self, s: Settings) -> list[StagePlan]:

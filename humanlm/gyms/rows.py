@@ -7,6 +7,7 @@ __all__ = ['LESSON_FILES', 'GymRows', 'named_gyms', 'task_key', 'read_gym_rows',
 
 # %% ../../nbs/gyms/09_rows.ipynb #rows02
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -27,14 +28,13 @@ class GymRows(NamedTuple):
     left_out: Faults
 
     def left_out_lines(self) -> list[str]:
-        "Say in a plan how many rows are left out, with up to three reasons and where each is met"
+        "Say in a plan how many rows are left out, and an example"
+        examples = (
+            (kind, *next(iter(some.items()))) for kind, some in self.left_out.examples.items()
+        )
         return [
-            line
-            for kind, count in self.left_out.counts.items()
-            for line in (
-                f"{'left out':<12}{count:,} rows: {kind}, such as",
-                *(f"{'':<12}{at}: {what}" for what, at in self.left_out.examples[kind].items()),
-            )
+            f"{'left out':<12}{self.left_out.counts[kind]:,} rows: {kind}, such as {at}: {what}"
+            for kind, what, at in examples
         ]
 
 
@@ -46,19 +46,13 @@ def named_gyms(gyms: list[str] | str) -> list[str]:
 
 def _row_gym(row: FileRow) -> Gym:
     "Say to which gym a row belongs; `DataError` if to none"
-    truth = row.values.get("reward_model")
-    name = (
-        row.values.get("data_source")
-        or (truth.get("env_name") if isinstance(truth, Mapping) else None)
-        or re.sub(r"^gym_|\.\w+$", "", row.file)
-    )
-    if not isinstance(name, str) or ":" in name:
-        raise DataError(f"data_source is {shorten(repr(name))}, no gym")  # a file may not name code
+    name = str(row.values.get("data_source") or re.sub(r"^gym_|\.\w+$", "", row.file))
+    if ":" in name:  # a file may not name code
+        raise DataError(f"data_source is {shorten(name)}, no gym")
     try:
-        gym = find_gym(name)
+        return find_gym(name)
     except ConfigError as e:
         raise DataError(shorten(e, 200)) from e
-    return gym
 
 
 def task_key(task: GymTask) -> str:
@@ -72,7 +66,7 @@ def read_gym_rows(
     limit: int | None = None,  # tasks of a gym; None: all
 ) -> GymRows:
     "Read published rows; `DataError` if none can be used"
-    tasks, splits, faults, files = {}, {}, Faults(), {}
+    tasks, splits, faults, files = defaultdict(dict), defaultdict(dict), Faults(), {}
     names = {find_gym(name).name for name in gyms}
     paths = [path] if isinstance(path, (str, Path)) else path
     for row in (row for one in paths for row in read_rows(one, faults)):
@@ -80,29 +74,25 @@ def read_gym_rows(
             gym = _row_gym(row)
             if gym.read is None:
                 raise DataError(f"the gym {gym.name} has no public rows")
-            by_id = tasks.setdefault(gym.name, {})
-            if (names and gym.name not in names) or (limit is not None and len(by_id) >= limit):
+            if (names and gym.name not in names) or len(tasks[gym.name]) == limit:
                 continue
             task = gym.read(row.values)
         except DataError as e:
             faults.add("no task", str(e), row.place)
             continue
         file = files.setdefault((gym.name, task_key(task)), row.file)
-        if task.id in by_id or file != row.file:
+        if task.id in tasks[gym.name] or file != row.file:
             faults.add("the same again", task.id, row.place)
             continue
-        extra = row.values.get("extra_info")
-        split = str(extra.get("split")) if isinstance(extra, Mapping) else "not stated"
-        by_id[task.id] = task
-        splits.setdefault(gym.name, {})[task.id] = split
-    tasks = {name: list(by_id.values()) for name, by_id in tasks.items() if by_id}
-    if not tasks:
-        reasons = faults.to_dict()["examples"].get("no task", {})
+        tasks[gym.name][task.id] = task
+        splits[gym.name][task.id] = (row.values.get("extra_info") or {}).get("split", "not stated")
+    if not any(tasks.values()):
+        reasons = faults.examples.get("no task", ["Check the path."])
         raise DataError(
             f"{', '.join(map(str, paths))} holds no row of {', '.join(sorted(names)) or 'a gym'}. "
-            f"{next(iter(reasons), 'Check the path.')}"
+            f"{next(iter(reasons))}"
         )
-    return GymRows(tasks, splits, faults)
+    return GymRows({name: [*each.values()] for name, each in tasks.items() if each}, splits, faults)
 
 # %% ../../nbs/gyms/09_rows.ipynb #rows09
 _SPEAKERS = {"human": "user", "observation": "user", "gpt": "assistant"}
@@ -137,14 +127,12 @@ def read_lessons(
     path = Path(path)
     if path.is_dir():
         path = next((path / name for name in LESSON_FILES if (path / name).exists()), path)
-        if path.is_dir():
-            raise DataError(f"{path} holds none of {', '.join(LESSON_FILES)}. Name the file.")
     for row in read_rows(path):
         try:
             dialogue = _dialogue(row.values)
-        except (KeyError, TypeError, AttributeError) as e:
+        except (KeyError, TypeError) as e:
             raise DataError(
-                f"{path}, row {row.row}: {shorten(repr(row.values), 80)} is no dialogue ({e!r}). "
+                f"{path}, row {row.row} is no dialogue ({e!r}). "
                 "Give conversations of human, gpt and observation, or messages of roles."
             ) from e
         prompt: list[dict] = []

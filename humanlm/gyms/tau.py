@@ -9,14 +9,14 @@ __all__ = ['STOP', 'tau']
 import json
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..core.basics import DataError, shorten
 from .airline import AirlineDesk
-from .function import published_row
+from .function import published_row, read_task
 from humanlm.gyms.protocol import (
     TEXT,
     Environment,
@@ -25,79 +25,52 @@ from humanlm.gyms.protocol import (
     GymConfig,
     GymTask,
     ToolCall,
-    UserError,
     UserRole,
     answer_form,
     as_dialogue,
+    spoken,
 )
 from humanlm.gyms.shop import (
     ADDRESS,
     REASONS,
-    SHOP_TABLES,
     TRANSFER,
     Desk,
     RetailDesk,
-    RetailShop,
+    Shop,
+    fixture,
     new_address,
     open_shop,
     read_tool_call,
 )
 
 # %% ../../nbs/gyms/59_tau.ipynb #wish_of
-class _Wish(NamedTuple):
-    "What a customer wants of one order"
-
-    order: str
-    verb: str
-    ids: frozenset[str]  # that it may be about
-    text: str
+_TEXTS = fixture("desks")
 
 
-_WHAT = {
-    "cancel_pending_order": "I want to cancel order {0}.",
-    "return_delivered_order_items": "I want to return something from order {0}.",
-    "exchange_delivered_order_items": "I want to exchange something from order {0}.",
-    "modify_pending_order_items": "I want other items in order {0}.",
-    "modify_pending_order_address": "Order {0} should go to another address.",
-    "modify_pending_order_payment": "I want to pay order {0} in another way.",
-    "modify_user_address": "I have moved, and my account needs the new address.",
-}
-
-
-def _wish_of(
-    shop: RetailShop, name: str, arguments: Mapping[str, Any]
-) -> _Wish:  # name: of the tool that fulfils it
+def _wish(shop: Shop, name: str, arguments: Mapping[str, Any]) -> str:  # name: of a tool
     "Say a right call as its customer would"
-    order = shop.tables["orders"].get(arguments.get("order_id"), {"order_id": "", "items": []})
-    parts = [_WHAT[name].format(order["order_id"])]
-    if "item_ids" in arguments:
-        items = {item["item_id"]: item for item in order["items"]}
-        texts, keys = [], arguments["item_ids"]
+    order = shop["orders"][arguments["order_id"]]
+    parts = [_TEXTS["wishes"][name].format(order["order_id"])]
+    if keys := arguments.get("item_ids"):
+        items, texts = {item["item_id"]: item for item in order["items"]}, []
         for key, new in zip(keys, arguments.get("new_item_ids") or [""] * len(keys)):
-            text = key
-            if key in items:
-                text = f"{items[key]['name']} ({', '.join(items[key]['options'].values())})"
-            texts.append(f"{text}, to become {_difference(shop, items, key, new)}" if new else text)
+            text = f"{items[key]['name']} ({', '.join(items[key]['options'].values())})"
+            become = f", to become {_difference(shop, items[key], new)}" if new else ""
+            texts.append(text + become)
         parts.append(f"It is about: {'; '.join(texts)}.")
     if "reason" in arguments:
         parts.append(f"The reason: {arguments['reason']}.")
     if "address1" in arguments:
-        address = ", ".join(str(arguments.get(part, "")) for part in ADDRESS)
-        parts.append(f"The new address: {address}.")
+        parts.append(f"The new address: {', '.join(arguments[part] for part in ADDRESS)}.")
     if "payment_method_id" in arguments:
         parts.append(f"Please use {arguments['payment_method_id']}.")
-    lists = (value if isinstance(value, list) else [value] for value in arguments.values())
-    ids = frozenset(str(one).lower() for values in lists for one in values)
-    return _Wish(order["order_id"], name.partition("_")[0], ids, " ".join(parts))
+    return " ".join(parts)
 
 
-def _difference(shop, items, old, new):
+def _difference(shop, item, new):
     "Say in which options an item is to be another"
-    products, options = shop.tables["products"], items.get(old, {}).get("options", {})
-    variants = products[items[old]["product_id"]]["variants"] if old in items else {}
-    if new not in variants:
-        return new
-    changed = (pair for pair in variants[new]["options"].items() if pair not in options.items())
+    variant = shop["products"][item["product_id"]]["variants"][new]["options"]
+    changed = (pair for pair in variant.items() if pair not in item["options"].items())
     return ", ".join(map(" ".join, changed)) or "one of the same kind"
 
 # %% ../../nbs/gyms/59_tau.ipynb #TauTask
@@ -111,7 +84,7 @@ class _TauTask(GymTask):
     actions: tuple[Mapping[str, Any], ...]  # name and kwargs of each right call
     outputs: tuple[str, ...] = ()  # that the customer must be told
     shop: str = "retail"  # as for `open_shop`
-    asks: str = ""  # what is wanted in vain, where no call is right
+    wanted: str = ""  # in the customer's words; empty: as in the instruction
 
     @property
     def opening(self) -> str:
@@ -130,61 +103,37 @@ class _TauTask(GymTask):
         return _desk_of(self.shop)(open_shop(self.shop))
 
     @cached_property
-    def goal(self) -> tuple[dict, str]:
-        "Give the records that the right calls change, and the state after them"
+    def goal(self) -> tuple[str, bool]:
+        "Give the state after the right calls, and whether they change anything"
         desk = self.desk()
         for action in self.actions:
             desk.call(action["name"], action["kwargs"])
-        return desk.changed, desk.state()
-
-    @property
-    def vain(self) -> bool:
-        return not self.goal[0]  # nothing that is wanted can be done
+        return desk.state(), bool(desk.changed)
 
     @cached_property
-    def plans(self) -> dict[int, list[ToolCall]]:
-        return {}  # number of turns → what the expert does
-
-    @cached_property
-    def wishes(self) -> tuple[_Wish, ...]:
-        return tuple(
-            _wish_of(open_shop(self.shop), action["name"], action["kwargs"])
-            for action in self.actions
-            if action["name"] in _WHAT
-        )
-
-    @property
-    def told(self) -> str:
-        "Say all that is wanted"
-        return " ".join(wish.text for wish in self.wishes) or self.asks
+    def ids(self) -> set[str]:
+        "Find the numbers that right calls name"
+        return set(_IDS.findall(json.dumps([action["kwargs"] for action in self.actions]).lower()))
 
     @cached_property
     def identity(self) -> tuple[str, str, dict]:
-        "Say who the customer is, as far as the customer knows, and which tool finds them"
+        "Say who the customer is, and which tool finds them with what"
         if self.shop == "airline":
             key = {"user_id": self.user_id}
             return f"My user id is {self.user_id}.", "get_user_details", key
-        user = open_shop(self.shop).tables["users"][self.user_id]
-        name, code, email = user["name"], user["address"]["zip"], user["email"]
-        who = f"I am {' '.join(name.values())}, and my"
-        if email.lower() in self.instruction.lower():
-            return f"{who} e-mail address is {email}.", "find_user_id_by_email", {"email": email}
-        return f"{who} zip code is {code}.", "find_user_id_by_name_zip", {**name, "zip": code}
+        user = open_shop(self.shop)["users"][self.user_id]
+        name, code = user["name"], user["address"]["zip"]
+        who = f"I am {' '.join(name.values())}, and my zip code is {code}."
+        return who, "find_user_id_by_name_zip", {**name, "zip": code}
 
 
 def _desk_of(shop: str) -> type[Desk]:
     return AirlineDesk if shop == "airline" else RetailDesk
 
 # %% ../../nbs/gyms/59_tau.ipynb #announces
-_SENTENCE, _CLAUSE = re.compile(r"[^.!?\n]+(?:[.!?\n]|$)"), re.compile(r"[,;:]|\b(?:and|but)\b")
 _DONE = re.compile(
     r"\b(?:done|completed?|finished|processed|submitted|placed|changed|cancell?ed|returned|exchanged"
     r"|modified|updated|refunded|requested|initiated|arranged|settled|taken care|all set)\b",
-    re.I,
-)
-_PENDING = re.compile(
-    r"\b(?:not|never|nothing|will|would|shall|should|can|could|may|must|if|once|before|after|want"
-    r"|to be|until|only|please)\b|n['’]t\b",
     re.I,
 )
 _REFUSES = re.compile(
@@ -192,19 +141,6 @@ _REFUSES = re.compile(
     r"|must decline)\b|\bcan['’]t\b",
     re.I,
 )
-
-
-def _announces(
-    said: str, refusal: bool = False
-) -> bool:  # refusal: look for saying that it cannot be done
-    "Tell whether a statement says that something was done, or that it is refused"
-    parts = [part for part in _SENTENCE.findall(said) if not part.rstrip().endswith("?")]
-    if refusal:
-        return any(map(_REFUSES.search, parts))
-    clauses = [clause for part in parts for clause in _CLAUSE.split(part)]
-    return any(_DONE.search(clause) and not _PENDING.search(clause) for clause in clauses)
-
-
 _IDS = re.compile(r"#w\d+|\b\d{10}\b|\b(?:credit_card|gift_card|paypal)_\d+\b")
 _CONFIRM = re.compile(
     r"\b(?:confirm|shall i|should i|go ahead|proceed|agree|would you like me to|is "
@@ -212,12 +148,10 @@ _CONFIRM = re.compile(
 )
 
 
-def _proposal_fits(said: str, wishes: Sequence[_Wish]) -> bool:  # said: in lower case
-    "Tell whether all numbers and verbs of a proposal are those of wishes"
-    named = [wish for wish in wishes if wish.order.lower() in said] or wishes
-    verbs = {verb for verb in ("cancel", "return", "exchange") if re.search(rf"\b{verb}", said)}
-    ids, wanted = set(_IDS.findall(said)), frozenset().union(*(wish.ids for wish in named))
-    return bool(ids) and ids <= wanted and verbs <= {wish.verb for wish in named}
+def _announces(said: str, refusal: bool = False) -> bool:  # refusal: that it cannot be done
+    "Tell whether a statement says that something was done, or that it is refused"
+    statements = re.findall(r"[^.!?\n]+(?:[.!\n]|$)", said)
+    return any(map((_REFUSES if refusal else _DONE).search, statements))
 
 # %% ../../nbs/gyms/59_tau.ipynb #TauConfig
 STOP = "###STOP###"  # by which a customer of the published gym ends a talk
@@ -252,25 +186,6 @@ def _pages(desk: type[Desk]) -> dict[str, str]:  # word of a search → what it 
         "policy": "\n".join(f"{n}. {rule}" for n, rule in enumerate(desk.rules, 1)),
     }
 
-# %% ../../nbs/gyms/59_tau.ipynb #names-output
-_THOUSANDS = re.compile(r"(?<=\d)[,'’\u00a0\u202f](?=\d{3}(?!\d))")
-_ZEROS = re.compile(r"(\d)\.0+(?!\d)|(\.\d*[1-9])0+(?!\d)")
-
-
-def _plain(text):
-    text = _ZEROS.sub(r"\1\2", _THOUSANDS.sub("", text.casefold()))
-    return " ".join(text.split())
-
-
-def _names(text: str, output: str) -> bool:
-    "Tell whether a text names an output, not as a part of another word or number"
-    whole = rf"(?<![-–\w])(?<![\d\s][.:/,]){re.escape(_plain(output))}(?![-–]?\w|\s?%|[.:/,]\d)"
-    return re.search(whole, _plain(text)) is not None
-
-
-def _names_published(text: str, output: str) -> bool:
-    return output.lower().replace(",", "") in text.lower().replace(",", "")
-
 # %% ../../nbs/gyms/59_tau.ipynb #TauEnvironment
 class _TauEnvironment(Environment):
     "Talk to a customer, look up, call tools; the customer talks by script or is played"
@@ -289,57 +204,34 @@ class _TauEnvironment(Environment):
 
     def paid(self, last: str = "") -> float:
         "Compare state and words with what they should be"
-        names = _names_published if self.config.compat else _names
         texts = [turn.content for turn in self.turns if turn.kind == "action" and not turn.fault]
-        told = all(any(names(text, one) for text in [*texts, last]) for one in self.task.outputs)
-        return float(told and self.desk.state() == self.task.goal[1])
-
-    def place(self, wish: _Wish) -> tuple[str, str]:
-        return ("orders", wish.order) if wish.order else ("users", self.task.user_id)
-
-    def left(self) -> list[_Wish]:
-        "List the wishes whose order is not yet as it should be"
-        wanted, changed = self.task.goal[0], self.desk.changed
-        return [
-            wish
-            for wish in self.task.wishes
-            if changed.get(self.place(wish)) != wanted.get(self.place(wish))
-        ]
+        said = [text.lower().replace(",", "") for text in [*texts, last]]
+        outputs = (output.lower().replace(",", "") for output in self.task.outputs)
+        told = all(any(output in text for text in said) for output in outputs)
+        return float(told and self.desk.state() == self.task.goal[0])
 
     def rule_customer(self, said: str, **_) -> dict:
-        "Reply by script"
-        if not self.left() and _announces(said, self.task.vain):
+        "Say who one is and what is wanted; agree to that alone; end when it is done and announced"
+        state, changes = self.task.goal
+        if _announces(said, not changes) and self.desk.state() == state:
             return {"reply": "Thank you, that is all.", "done": True}
-        return {"reply": self.scripted(said.lower()), "done": False}
-
-    def scripted(self, said: str) -> str:  # said: in lower case
-        "Say who one is and what is wanted; agree to that and to nothing else"
-        task = self.task
-        if _CONFIRM.search(said) and _IDS.search(said) and task.wishes:
-            fits = _proposal_fits(said, task.wishes)
-            return "Yes, please go ahead." if fits else f"No, that is not what I want. {task.told}"
-        return f"{task.identity[0]} {task.told}"
+        said, wanted = said.lower(), self.task.wanted or self.task.instruction
+        reply = f"{self.task.identity[0]} {wanted}"
+        if _CONFIRM.search(said) and (ids := set(_IDS.findall(said))):
+            reply = f"No, that is not what I want. {wanted}"
+            if ids <= self.task.ids:
+                reply = "Yes, please go ahead."
+        return {"reply": reply, "done": False}
 
     async def on_action(self, content):
-        if not (said := content.replace(STOP, " ").strip()):
-            return Feedback("You said nothing.", fault="format")
-        history = ()
-        if self.user is not None:
-            hello = {"role": "user", "content": self.task.hello}
-            history = [hello, *as_dialogue(self.turns, "action")]
+        said, task = content.replace(STOP, " ").strip(), self.task
+        history = [{"role": "user", "content": task.hello}, *as_dialogue(self.turns, "action")]
         answer = await self.ask(
-            "customer", instruction=self.task.instruction, history=history, said=said
+            "customer", instruction=task.instruction, history=history, said=said
         )
-        reply = answer.get("reply") if isinstance(answer, Mapping) else None
-        if not isinstance(reply, str) or not isinstance(answer.get("done", False), bool):
-            raise UserError("The customer gave no reply.")
-        ends = answer.get("done", False) or STOP in reply
-        reply = reply.replace(STOP, " ").strip()[:2000]
-        if not reply and not ends:
-            raise UserError("The customer said nothing.")
-        if ends and (_announces(said) or _announces(said, refusal=True)):
-            return Feedback(reply or "Goodbye.", self.paid(said), True)
-        return Feedback(reply or "(The customer waits.)")
+        done = answer["done"] or STOP in answer["reply"]
+        reply = spoken(answer).replace(STOP, " ").strip()
+        return Feedback(reply or "Goodbye.", self.paid(said) if done else 0.0, done)
 
     async def on_search(self, content):
         name, pages = content.strip(" `.\"'").lower(), _pages(type(self.desk))
@@ -359,24 +251,11 @@ class _TauEnvironment(Environment):
         return Feedback(shown, fault=fault)
 
 # %% ../../nbs/gyms/59_tau.ipynb #tau_tasks
-_HELLOS = (
-    "Hello, I have a matter with an order.",
-    "Hi! Could you help me with something I bought?",
-    "Good day. I need your help with my orders.",
-    "Hello there, are you the one to ask about orders?",
-)
-_FORBIDDEN = {
-    "delivered": "I want to cancel order {0}, although it has arrived.",
-    "pending": "I want to return order {0} before it arrives.",
-    "processed": "I want order {0} to go to another address.",
-}
-
-
 def _variants(rng, shop, order, item_ids):
     "Pick available variants, other than what was bought"
     keys = []
     for item in (item for item in order["items"] if item["item_id"] in item_ids):
-        variants = shop.tables["products"][item["product_id"]]["variants"].items()
+        variants = shop["products"][item["product_id"]]["variants"].items()
         choice = [key for key, one in variants if one["available"] and key != item["item_id"]]
         keys.append(rng.choice(choice) if choice else item["item_id"])
     return keys
@@ -408,11 +287,11 @@ def _calls(rng, shop, user, order) -> list[tuple[str, dict]]:
 def _new_task(rng, name, shop_name):
     "Draw a task; None where its calls cannot be made"
     shop = open_shop(shop_name)
-    user, asks, calls = rng.choice(list(shop.tables["users"].values())), "", []
+    user, asks, calls = rng.choice(list(shop["users"].values())), "", []
     count = min(len(user["orders"]), rng.choice((1, 1, 2, 3)))
-    orders = [shop.tables["orders"][key] for key in rng.sample(user["orders"], count)]
+    orders = [shop["orders"][key] for key in rng.sample(user["orders"], count)]
     if rng.random() < 1 / 16:
-        asks = _FORBIDDEN[orders[0]["status"]].format(orders[0]["order_id"])
+        asks = _TEXTS["forbidden"][orders[0]["status"]].format(orders[0]["order_id"])
     else:
         calls = [call for order in orders for call in _calls(rng, shop, user, order)]
     desk = RetailDesk(shop)
@@ -421,15 +300,12 @@ def _new_task(rng, name, shop_name):
     detail = f"Your zip code is {user['address']['zip']}."
     if rng.random() < 0.5:
         detail = f"Your e-mail address is {user['email']}."
-    wanted = asks or " ".join(_wish_of(shop, *call).text for call in calls)
+    wanted = asks or " ".join(_wish(shop, *call) for call in calls)
+    actions = tuple({"name": tool, "kwargs": kwargs} for tool, kwargs in calls)
+    instruction = f"You are {' '.join(user['name'].values())}. {detail} {wanted}"
+    hello = rng.choice(_TEXTS["hellos"])
     return _TauTask(
-        name,
-        user["user_id"],
-        f"You are {' '.join(user['name'].values())}. {detail} {wanted}",
-        rng.choice(_HELLOS),
-        tuple({"name": tool, "kwargs": kwargs} for tool, kwargs in calls),
-        shop=shop_name,
-        asks=asks,
+        name, user["user_id"], instruction, hello, actions, shop=shop_name, wanted=wanted
     )
 
 
@@ -448,34 +324,11 @@ def _read_tau(
 ) -> _TauTask:
     "Read a published row; what parquet rows leave out, and the shop, lie below HUMANLM_DATA"
     row = published_row(row, "gym_tau.jsonl", "tau_train.json", "tau_test.json")
-    name, info = str(row.get("id")), row.get("info")
-    shop = next((domain for domain in SHOP_TABLES if domain in name), "")
-    task = info.get("task") if isinstance(info, Mapping) else None
-    task = task if isinstance(task, Mapping) else {}
-    actions, outputs = task.get("actions"), task.get("outputs", [])
-    texts = [task.get("user_id"), task.get("instruction"), row.get("obs")]
-    if (
-        not shop
-        or not all(isinstance(text, str) and text for text in texts)
-        or not isinstance(actions, list)
-        or not isinstance(outputs, list)
-        or texts[0] not in open_shop(shop).tables["users"]
-    ):
-        raise DataError(
-            f"Row {shorten(name)} is none of {' or '.join(SHOP_TABLES)} with obs, and in info.task "
-            "instruction, actions, outputs and a user_id of the shop. Give the row as published."
-        )
-    for one in actions:
-        call = isinstance(one, Mapping) and one.get("name") in _desk_of(shop).tools
-        if not call or not isinstance(one.get("kwargs"), Mapping):
-            raise DataError(
-                f"Row {shorten(name)}: {shorten(repr(one))} is no tool of the desk. Leave it out."
-            )
-    asks = "" if any(one["name"] in _WHAT for one in actions) else texts[1]
-    user, instruction, hello = texts
-    return _TauTask(
-        name, user, instruction, hello, tuple(actions), tuple(map(str, outputs)), shop, asks
-    )
+    task = (row.get("info") or {}).get("task") or {}
+    shop = "airline" if "airline" in str(row.get("id")) else "retail"
+    open_shop(shop)
+    names = {name: row.get(name) for name in ("id", "obs")}
+    return read_task(_TauTask, {**task, **names, "shop": shop}, hello="obs")
 
 # %% ../../nbs/gyms/59_tau.ipynb #tau-2
 _ASK = (
@@ -490,41 +343,23 @@ def _tool(name, arguments):
 
 def _clerk_plan(task: _TauTask, turns: int) -> list[ToolCall]:  # turns: that may be used
     "List what a clerk who has read the task does"
-    keys = [wish.order for wish in task.wishes if wish.order] + re.findall(r"#W\d+", task.asks)
-    table = open_shop(task.shop).tables.get("orders", {})
-    orders = [table[key] for key in dict.fromkeys(keys) if key in table]
     calls = [(action["name"], action["kwargs"]) for action in task.actions]
-    swapped = [key for _, kwargs in calls if "new_item_ids" in kwargs for key in kwargs["item_ids"]]
-    items = [item for order in orders for item in order["items"]]
-    goods = dict.fromkeys(item["product_id"] for item in items if item["item_id"] in swapped)
-    looks = [_tool("get_order_details", {"order_id": order["order_id"]}) for order in orders]
-    looks += [_tool("get_product_details", {"product_id": key}) for key in goods]
-    does = "; ".join(
-        f"{name.replace('_', ' ')} ({', '.join(f'{one} {kwargs[one]}' for one in kwargs)})"
-        for name, kwargs in calls
-    )
+    orders = dict.fromkeys(kwargs["order_id"] for _, kwargs in calls if "order_id" in kwargs)
+    looks = [_tool("get_order_details", {"order_id": key}) for key in orders]
+    does = "; ".join(f"{name.replace('_', ' ')} {json.dumps(kwargs)}" for name, kwargs in calls)
     agree = ToolCall("action", f"This is what I can do: {shorten(does, 3000)}. Shall I go ahead?")
-    meet = [ToolCall("action", _ASK), _tool(*task.identity[1:])]
-    last = "It is all done."
-    if task.vain:
-        last = "I am sorry, this is not possible."
-    elif any(("orders", key) not in task.goal[0] for key in keys):
-        last = "All that is possible is done."
+    last = "It is all done." if task.goal[1] else "I am sorry, this is not possible."
     if task.outputs:
         last += f" You asked for: {' and '.join(task.outputs)}."
     doing = [*(_tool(*call) for call in calls), ToolCall("action", last)]
-    agreed = [agree, *doing] if task.wishes else doing
-    plans = [*meet, *looks, *agreed], [*meet, *agreed]
-    return next((plan for plan in plans if len(plan) <= turns), doing)
+    plan = [ToolCall("action", _ASK), _tool(*task.identity[1:]), *looks, agree, *doing]
+    return plan if len(plan) <= turns else doing
 
 
 def _tau_expert(env: _TauEnvironment) -> ToolCall:
     "Do the first thing of the plan that is not done; say the last one again"
-    task, turns = env.task, env.config.max_turns
-    if turns not in task.plans:
-        task.plans[turns] = _clerk_plan(task, turns)
     done = {(turn.kind, turn.content) for turn in env.turns}
-    plan = task.plans[turns]
+    plan = _clerk_plan(env.task, env.config.max_turns)
     return next((call for call in plan if (call.kind, call.content) not in done), plan[-1])
 
 

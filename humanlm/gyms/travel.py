@@ -12,22 +12,20 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 from ..clients.calls import tool_call
 from ..clients.reader import read_json
-from ..core.basics import DataError, shorten, to_json
+from ..core.basics import DataError, shorten
 from .function import prompt_text, published_row
 from humanlm.gyms.protocol import (
     TEXT,
     Environment,
     Feedback,
     Gym,
-    GymConfig,
     GymTask,
     ToolCall,
-    UserError,
     UserRole,
     answer_form,
     as_dialogue,
@@ -71,12 +69,9 @@ class _TravelTask(GymTask):
         return {f"P{n}": pair for n, pair in enumerate(pairs, 1)}
 
     @cached_property
-    def by_letter(self) -> dict[str, TravelAspect]:
-        return {aspect.letter: aspect for aspect in self.aspects}
-
-    @cached_property
-    def by_kind(self) -> dict[str, TravelAspect]:
-        return {aspect.kind: aspect for aspect in self.aspects}
+    def by_name(self) -> dict[str, TravelAspect]:
+        "Find aspects by kind and by letter"
+        return {name: aspect for aspect in self.aspects for name in (aspect.kind, aspect.letter)}
 
     @property
     def components(self) -> frozenset:
@@ -103,7 +98,7 @@ def _new_task(rng, name, shape, rest):
         details = dict(zip(TRAVEL_KINDS[kind].details, trip.get(kind, stay)))
         wishes = rng.choice(wish_sets(kind, size)[rest::3])
         options = travel_options(rng, kind, wishes, place)
-        aspects.append(TravelAspect(kind, place, tuple(details.items()), wishes, options))
+        aspects.append(TravelAspect(kind, place, details, wishes, options))
         told.append(TRAVEL_KINDS[kind].sentence.format(**details))
     told.append("Where my wishes are met, I take the cheapest.")
     return _TravelTask(name, " ".join(told), tuple(aspects))
@@ -121,23 +116,11 @@ def _travel_tasks(
     return tasks
 
 # %% ../../nbs/gyms/58_travel.ipynb #TravelConfig
-TRAVEL_PAY = {  # as published: what was trained with, evaluated with, and is described
-    "training": {"search_reward": 0.0, "wish_reward": 0.8},
-    "evaluation": {"search_reward": 0.2, "wish_reward": 0.6},
-    "paper": {"search_reward": 0.2, "wish_reward": 0.2},
+TRAVEL_PAY = {  # compat → reward of the first right search for an aspect, of finding a wish
+    "": (0.2, 0.2),  # as the paper describes
+    "userrl": (0.2, 0.6),  # as it was evaluated
+    "userrl-training": (0.0, 0.8),
 }
-
-
-@dataclass(frozen=True)
-class _TravelConfig(GymConfig):
-    "How trips are planned and paid; `TRAVEL_PAY` has the published settings"
-
-    search_reward: float = 0.2
-    """Of the first right search for an aspect."""
-    wish_reward: float = 0.2
-    """Of a question that finds a wish."""
-
-
 CHOICE_PAY = {"best": 1.0, "correct": 0.8}  # of an option that meets all wishes
 SEARCH_FAILS = 5  # every fifth search fails
 TELLS_AFTER = 3  # turns without a wish until one is told unasked
@@ -145,24 +128,17 @@ SHOWN_WRONG, SHOWN_NOISE = 10, 5  # options that a search shows; with compat, al
 
 # %% ../../nbs/gyms/58_travel.ipynb #read_query
 def _read_query(text: str) -> dict[str, str]:
-    "Read a search, JSON or `name=value` pairs after an aspect: name → value, in small letters"
-    if "{" in text:
-        value = next(read_json(text), {})
-        fields = (tool_call(value) or ("", value))[1]
-        for inner in [one for one in fields.values() if isinstance(one, dict)]:
-            fields = fields | inner
-    else:
-        first, *_ = parts = re.split(r"[;,\n]", text)
-        fields = {"aspect": first} | dict(pair.split("=", 1) for pair in parts if "=" in pair)
+    "Read a search in JSON: name → value, in small letters"
+    value = next(read_json(text), {})
+    fields = (tool_call(value) or ("", value))[1]
     pairs = {
         name.strip().lower().replace(" ", "_"): str(value)[:200].strip().lower()
-        for name, value in list(fields.items())[:20]
+        for name, value in fields.items()
     }
     aspect = pairs.get("aspect", "").replace(" ", "_")
     return pairs | {"aspect": "rental_car" if aspect == "car_rental" else aspect}
 
 
-@lru_cache(maxsize=4096)
 def _same_detail(one: str, other: str) -> bool:
     "Tell whether two texts name the same place or day: 3rd of May is May 3"
     return _plain(one) == _plain(other)
@@ -253,7 +229,6 @@ TRAVEL_ROLES = {
 }
 
 # %% ../../nbs/gyms/58_travel.ipynb #option_table
-@lru_cache(maxsize=1024)
 def _option_table(aspect: TravelAspect, wrong: int, noise: int) -> str:
     "Write what a search shows: what the fields may hold, then a line of JSON for each option"
     most = {"best": 1, "correct": 99, "wrong": wrong, "noise": noise}
@@ -263,7 +238,7 @@ def _option_table(aspect: TravelAspect, wrong: int, noise: int) -> str:
         for option in [one for one in aspect.options if one.sort == sort][: most[sort]]
     ]
     rows = [
-        {"id": option.id, "cost": option.cost} | dict(option.facts)
+        {"id": option.id, "cost": option.cost, **option.facts}
         for option in sorted(shown, key=lambda option: int(option.id[1:]))
     ]
     values = TRAVEL_KINDS[aspect.kind].values
@@ -277,6 +252,7 @@ def _option_table(aspect: TravelAspect, wrong: int, noise: int) -> str:
 _ID = re.compile(r"[ACFHR]\d{1,4}", re.ASCII)
 _SAID = {"best": "the best there is", "correct": "fine, not the best"}
 _REPLIES = {
+    "wish": "That is booked and settled.",
     "none": "I have no wish there; choose what you like.",
     "vague": "That is too much at once. Ask me about one thing.",
     "other": "Let us get on with the trip.",
@@ -287,7 +263,6 @@ class _TravelEnvironment(Environment):
     "Search options, ask for wishes, recommend"
 
     task: _TravelTask
-    config: _TravelConfig
     roles = TRAVEL_ROLES
     kinds = ("search", "action", "answer")
     formats = {
@@ -319,10 +294,11 @@ class _TravelEnvironment(Environment):
 
     def rule_search_judge(self, query: str, plans: str) -> dict:
         fields = _read_query(query)
-        aspect = self.task.by_kind.get(fields["aspect"])
+        aspect = self.task.by_name.get(fields["aspect"])
         if aspect is None:
             return {"aspect": "none", "fits": False}
-        fits = all(_same_detail(fields.get(name, ""), value) for name, value in aspect.details)
+        details = aspect.details.items()
+        fits = all(_same_detail(fields.get(name, ""), value) for name, value in details)
         return {"aspect": aspect.kind, "fits": fits}
 
     def rule_listener(self, said: str, wishes: str, history: list) -> dict:
@@ -339,7 +315,7 @@ class _TravelEnvironment(Environment):
         aspect, wish = self.task.wishes[name]
         payload = {"said": said, "wish": f"{aspect.kind}, {wish}", "hint": wish.hint}
         answer = await self.ask("hinter", **payload, history=self.history)
-        reply = spoken(answer, most=1000)
+        reply = spoken(answer)
         self.hinted.append(name)
         self.off_topic = 0
         return reply
@@ -348,42 +324,37 @@ class _TravelEnvironment(Environment):
         self.searches += 1
         if self.searches % SEARCH_FAILS == 0:
             return Feedback("The database does not answer. Try again.")
-        plans = "\n".join(
-            f"{aspect.kind}: {', '.join(f'{name} {value}' for name, value in aspect.details)}"
-            for aspect in self.task.aspects
-        )
+        lines = []
+        for aspect in self.task.aspects:
+            details = (f"{name} {value}" for name, value in aspect.details.items())
+            lines.append(f"{aspect.kind}: {', '.join(details)}")
+        plans = "\n".join(lines)
         answer = await self.ask("search_judge", query=content, plans=plans)
-        kind, fits = answer.get("aspect"), answer.get("fits")
-        if kind not in (*TRAVEL_KINDS, "none") or not isinstance(fits, bool):
-            raise UserError(f"The judge of searches says {shorten(answer)}.")
-        if (aspect := self.task.by_kind.get(kind)) is None:
-            kinds = ", ".join(self.task.by_kind)
+        kind = answer["aspect"]
+        if (aspect := self.task.by_name.get(kind)) is None:
+            kinds = ", ".join(aspect.kind for aspect in self.task.aspects)
             return Feedback(f"Search for one part of this trip: {kinds}.", fault="search")
-        if not fits:
+        if not answer["fits"]:
             return Feedback(
                 f"A search for {kind} must say, as the user did: "
-                f"{', '.join(dict(aspect.details))}. Something is missing or differs.",
+                f"{', '.join(aspect.details)}. Something is missing or differs.",
                 fault="search",
             )
         if aspect.letter in self.shown:
             return Feedback(f"You have the options for {kind}. Look back.", fault="again")
         self.shown.append(aspect.letter)
         most = (99, 99) if self.config.compat else (SHOWN_WRONG, SHOWN_NOISE)
-        paid = self.config.search_reward
+        paid, _ = TRAVEL_PAY[self.config.compat]
         return Feedback(_option_table(aspect, *most), paid, parts={"search": paid})
 
     async def on_action(self, content):
-        if not content.strip():
-            return Feedback("You said nothing.", fault="format")
         wishes = "\n".join(
             f"{name}: {aspect.kind}, {wish}" for name, (aspect, wish) in self.task.wishes.items()
         )
         answer = await self.ask("listener", said=content, wishes=wishes, history=self.history)
-        kind, name, left = str(answer.get("kind")), str(answer.get("wish")), self.open_wishes
-        if kind not in LISTENED or (kind == "wish" and name not in self.task.wishes):
-            raise UserError(f"The judge of messages says {shorten(answer)}.")
+        kind, name, left = answer["kind"], answer["wish"], self.open_wishes
         if kind == "wish" and name in left:
-            paid = self.config.wish_reward
+            _, paid = TRAVEL_PAY[self.config.compat]
             return Feedback(await self.hint(content, name), paid, parts={"wish": paid})
         compat = bool(self.config.compat)
         if left and self.off_topic >= TELLS_AFTER - (not compat):
@@ -395,10 +366,9 @@ class _TravelEnvironment(Environment):
         self.off_topic += 1
         if kind == "other":
             reply = await self.ask("talker", said=content, history=self.history)
-            return Feedback(spoken(reply, most=1000))
-        if kind == "wish":
-            told = f"As I said: {self.task.wishes[name][1].hint}"
-            return Feedback(told if name in self.hinted else "That is booked and settled.")
+            return Feedback(spoken(reply))
+        if name in self.hinted:
+            return Feedback(f"As I said: {self.task.wishes[name][1].hint}")
         return Feedback(_REPLIES[kind])
 
     async def on_answer(self, content):
@@ -407,7 +377,7 @@ class _TravelEnvironment(Environment):
             return Feedback(f"Write {self.formats['answer']}.", fault="format")
         paid, texts = 0.0, []
         for one in ids:
-            aspect = self.task.by_letter.get(one[0])
+            aspect = self.task.by_name.get(one[0])
             if aspect is None:
                 return Feedback(f"This trip has no part with the letter {one[0]}.", fault="aspect")
             if one[0] in self.booked:
@@ -435,28 +405,23 @@ def _read_travel(row: Mapping[str, Any]) -> _TravelTask:
     return _TravelTask(name, opening, tuple(aspects), True)
 
 
-def _frozen(value):
-    "Make a value of an option one that can be told from others"
-    if isinstance(value, list):
-        return tuple(map(_frozen, value))
-    return to_json(value) if isinstance(value, dict) else value
+_BESIDE = ("id", "cost", "type", "reason")  # of an option, which are no facts
 
 
 def _released_aspect(kind, table):  # table: of `travelgym_data_*.json`
     options = []
     for sort, rows in table["options"].items():
         for row in rows:
-            beside = ("id", "cost", "type", "reason")
-            facts = ((name, _frozen(row[name])) for name in row if name not in beside)
+            facts = {name: row[name] for name in row if name not in _BESIDE}
             best = "best" if row["id"] == table["best_id"] else sort
-            options.append(TravelOption(row["id"], best, row["cost"], tuple(facts)))
+            options.append(TravelOption(row["id"], best, row["cost"], facts))
     wishes = (TravelWish(topic, (wish,), hint) for _, topic, wish, hint, *_ in table["preferences"])
-    details = ((name, str(value)) for name, value in table["arguments"].items())
-    return TravelAspect(kind, "", tuple(details), tuple(wishes), tuple(options))
+    details = {name: str(value) for name, value in table["arguments"].items()}
+    return TravelAspect(kind, "", details, tuple(wishes), tuple(options))
 
 # %% ../../nbs/gyms/58_travel.ipynb #travel-2
 def _query(aspect):
-    return ToolCall("search", json.dumps({"aspect": aspect.kind, **dict(aspect.details)}))
+    return ToolCall("search", json.dumps({"aspect": aspect.kind, **aspect.details}))
 
 
 def _wish_question(aspect, topic):
@@ -499,8 +464,6 @@ travel = Gym(
     _TravelEnvironment,
     _travel_tasks,
     _travel_expert,
-    config=_TravelConfig(),
-    published=TRAVEL_PAY,
     read=_read_travel,
     guess=_travel_guess,
     score=_travel_score,

@@ -16,8 +16,11 @@ from importlib.resources import files
 from itertools import combinations
 from typing import Any, NamedTuple
 
+from msgspec import Struct, toml
+
 # %% ../../nbs/gyms/02_trips.ipynb #TravelKind
-class TravelWish(NamedTuple):
+@dataclass(frozen=True)
+class TravelWish:
     "What somebody wants of an option, and how they hint at it"
 
     topic: str  # an attribute
@@ -28,7 +31,7 @@ class TravelWish(NamedTuple):
         return f"{self.topic}: {' or '.join(self.good)}"
 
 
-class _TravelKind(NamedTuple):
+class _TravelKind(Struct):
     "A part of a trip: what options have, and what may be wished of them"
 
     letter: str  # of ids
@@ -36,45 +39,19 @@ class _TravelKind(NamedTuple):
     sentence: str  # of the opening
     names: frozenset[str]
     prices: tuple[int, int]  # lowest and highest
-    values: Mapping[str, tuple[str, ...]]  # attribute → its values
-    topics: Mapping[str, str]  # word of a question → attribute
+    values: dict[str, tuple[str, ...]]  # attribute → its values
+    topics: dict[str, str]  # word of a question → attribute
     wishes: tuple[TravelWish, ...]
-
-
-_WORD = re.compile(r"[a-z]+|\d+")
 
 
 def word_stems(text: str) -> list[str]:
     "Give the words of a text in small letters, without the s of a plural"
-    return [
-        word[:-1] if word.endswith("s") and len(word) > 3 else word
-        for word in _WORD.findall(text.lower())
-    ]
+    words = re.findall(r"[a-z]+|\d+", text.lower())
+    return [word[:-1] if word.endswith("s") and len(word) > 3 else word for word in words]
 
 
-def _kind(text: str) -> tuple[str, _TravelKind]:  # of the catalogue: `[name]` and what is below
-    head, *lines = text.strip().splitlines()
-    name, letter, details, names, sentence, low, high = head.split(" | ")
-    values, wishes, topic = {}, [], ""
-    topics: dict = {}
-    for line in lines:
-        if line.startswith("- "):
-            good, hint = line[2:].split(": ")
-            wishes.append(TravelWish(topic, tuple(good.split(", ")), hint))
-        else:
-            topic, listed, words = line.split(": ")
-            values[topic] = tuple(listed.split(", "))
-            # the first attribute keeps a word
-            topics = dict.fromkeys(word_stems(f"{topic} {words}"), topic) | topics
-    prices, details = (int(low), int(high)), tuple(details.split())
-    named = frozenset(word_stems(names))
-    return name, _TravelKind(
-        letter, details, sentence, named, prices, values, topics, tuple(wishes)
-    )
-
-
-_CATALOGUE = (files("humanlm") / "fixtures" / "trips.txt").read_text("utf-8")
-TRAVEL_KINDS = dict(_kind(text) for text in re.split(r"^# ", _CATALOGUE, flags=re.MULTILINE)[1:])
+_CATALOGUE = (files("humanlm") / "fixtures" / "trips.toml").read_bytes()
+TRAVEL_KINDS = toml.decode(_CATALOGUE, type=dict[str, _TravelKind])
 
 # %% ../../nbs/gyms/02_trips.ipynb #TravelAspect
 class TravelOption(NamedTuple):
@@ -83,7 +60,7 @@ class TravelOption(NamedTuple):
     id: str
     sort: str  # best, correct, wrong or noise; never shown
     cost: int
-    facts: tuple[tuple[str, Any], ...]  # (attribute, value)
+    facts: Mapping[str, Any]  # attribute → value
 
 
 @dataclass(frozen=True)
@@ -92,7 +69,7 @@ class TravelAspect:
 
     kind: str  # of `TRAVEL_KINDS`
     place: str
-    details: tuple[tuple[str, str], ...]  # what a search must say: (name, value)
+    details: Mapping[str, str]  # name → value, which a search must say
     wishes: tuple[TravelWish, ...]
     options: tuple[TravelOption, ...]
 
@@ -143,12 +120,10 @@ def travel_options(
     name: str,  # of `TRAVEL_KINDS`
     wishes: Sequence[TravelWish],
     place: str,
-    best: int | None = None,  # number of the best option; None: any
 ) -> tuple[TravelOption, ...]:
     "Make an option table, best first, then by sort"
     kind, lines = TRAVEL_KINDS[name], [(sort, n) for sort, k in _SORTS.items() for n in range(k)]
-    free = [n for n in range(1, max(len(lines), best or 0) + 1) if n != best]
-    numbers = [*([best] if best else []), *rng.sample(free, len(lines) - bool(best))]
+    numbers = rng.sample(range(1, len(lines) + 1), len(lines))
     missed = [_missed(rng, wishes, *line) for line in lines]
     met = {wish.topic: (wish, [wish not in gone for gone in missed]) for wish in wishes}
     for topic in (topic for topic in kind.values if topic not in met):
@@ -166,10 +141,10 @@ def travel_options(
         below = tempting or (sort in ("wrong", "noise") and rng.random() < cheap)
         cost = gold if sort == "best" else (under if below else over).pop()
         where = rng.choice([city for city in CITIES if city != place]) if sort == "noise" else place
-        facts = [("place", where)]
+        facts = {"place": where}
         for topic, values in kind.values.items():
             wish, meets = met[topic]
             fits = [value for value in values if (value in wish.good) == meets[at]]
-            facts.append((topic, rng.choice(fits)))
-        options.append(TravelOption(f"{kind.letter}{numbers[at]}", sort, cost, tuple(facts)))
+            facts[topic] = rng.choice(fits)
+        options.append(TravelOption(f"{kind.letter}{numbers[at]}", sort, cost, facts))
     return tuple(options)

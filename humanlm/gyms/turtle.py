@@ -6,16 +6,14 @@
 __all__ = ['turtle']
 
 # %% ../../nbs/gyms/54_turtle.ipynb #imports
-import math
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
-from ..core.basics import DataError, shorten
-from .function import MAX_ANSWERS, published_row, row_field
+from .function import MAX_ANSWERS, published_row, read_task
 from humanlm.gyms.protocol import (
     Environment,
     Feedback,
@@ -28,7 +26,8 @@ from humanlm.gyms.protocol import (
     as_dialogue,
     make_tasks,
 )
-from .telepathy import TOKEN, YES_OR_NO, content_stems, denies, read_choice
+from .shop import fixture
+from .telepathy import TOKEN, YES_OR_NO, content_stems, denies
 from ..rewards.rules import FILLERS, NEGATORS, stem
 
 # %% ../../nbs/gyms/54_turtle.ipynb #stories
@@ -41,11 +40,12 @@ _TELLING = content_stems(
 _LEAST_WORDS, _LEAST_SMALL, _LEAST_OF_IT = 15, 0.2, 0.25
 
 
-class _StoryCriterion(NamedTuple):
-    "A part of a hidden story"
+@dataclass(frozen=True)
+class _StoryCriterion:
+    "A part of a hidden story, and what it is worth"
 
     statement: str
-    weight: float
+    score: float
     never: tuple[str, ...] = ()  # stems that contradict it
 
 # %% ../../nbs/gyms/54_turtle.ipynb #TurtleTask
@@ -92,38 +92,16 @@ class _TurtleTask(GymTask):
         if "evaluation" not in flat:
             files = "gym_turtle.jsonl", "all_stories_refined.json"
             flat = published_row(row, *files, own="title", key="new_title")
-        title, surface, bottom = (
-            row_field(flat, name) for name in ("new_title", "new_surface", "new_bottom")
-        )
-        parts = flat.get("evaluation")
-        try:
-            criteria = tuple(
-                _StoryCriterion(row_field(part, "statement"), float(part["score"]))
-                for part in parts or ()
-            )
-        except (TypeError, KeyError, ValueError, AttributeError):
-            criteria = ()
-        weights = [part.weight for part in criteria]
-        if not all(0 < weight <= 1 for weight in weights) or abs(sum(weights) - 1) > 1e-3:
-            raise DataError(
-                f"Row {shorten(title)}: evaluation is {shorten(repr(parts))}. Give "
-                "statements with scores that sum to 1."
-            )
-        return cls(str(flat.get("story_id") or title), title, surface, bottom, criteria)
+        flat = {"story_id": flat.get("new_title"), **flat}
+        names = {"title": "new_title", "surface": "new_surface", "bottom": "new_bottom"}
+        return read_task(cls, flat, id="story_id", criteria="evaluation", **names)
 
 # %% ../../nbs/gyms/54_turtle.ipynb #read_marks
-def _read_marks(
-    answer: Mapping,  # of a judge: scores, as numbers or objects with one
-    count: int,  # how many there must be
-) -> list[float]:
-    "Bring marks to 0, a half or 1; `UserError` where they are too few, too many or no numbers"
-    marks: Any = answer.get("scores")
-    marks = marks if isinstance(marks, list) else []
-    scores: list[Any] = [mark.get("score") if isinstance(mark, Mapping) else mark for mark in marks]
-    numbers = all(isinstance(score, (int, float)) and math.isfinite(score) for score in scores)
-    if len(scores) != count or not numbers:
-        raise UserError(f"The marks are {shorten(repr(marks))}, not {count} numbers.")
-    return [min((0.0, 0.5, 1.0), key=lambda mark: abs(mark - score)) for score in scores]
+def _read_marks(marks: Sequence[float], count: int) -> list[float]:  # count: that there must be
+    "Bring the marks of a judge to 0, a half or 1; `UserError` where they are too few or too many"
+    if len(marks) != count:
+        raise UserError(f"The judge gave {len(marks)} marks, not {count}. Ask another model.")
+    return [min((0.0, 0.5, 1.0), key=lambda step: abs(step - mark)) for mark in marks]
 
 # %% ../../nbs/gyms/54_turtle.ipynb #TurtleEnvironment
 class _TurtleEnvironment(Environment):
@@ -179,8 +157,6 @@ class _TurtleEnvironment(Environment):
         }
 
     async def on_action(self, content):
-        if not content.strip():
-            return Feedback("Ask something.", fault="format")
         answer = await self.ask(
             "answerer",
             surface=self.task.surface,
@@ -188,11 +164,9 @@ class _TurtleEnvironment(Environment):
             history=as_dialogue(self.turns[-6:]),
             question=content,
         )
-        return Feedback(read_choice(answer, "response") + ".")
+        return Feedback(f"{answer['response']}.")
 
     async def on_answer(self, content):
-        if not content.strip():
-            return Feedback("Tell the story.", fault="format")
         parts = self.task.criteria
         answer = await self.ask(
             "marks",
@@ -201,12 +175,12 @@ class _TurtleEnvironment(Environment):
             story=content,
             criteria=[part.statement for part in parts],
         )
-        marks = _read_marks(answer, len(parts))
+        marks = _read_marks(answer["scores"], len(parts))
         right = " ".join(part.statement for part, mark in zip(parts, marks) if mark == 1)
-        score = sum(part.weight * mark for part, mark in zip(parts, marks))
-        gain, text = self.improved(score), f"This much of it is right: {right}"
-        if not right:
-            text = "None of it is quite right yet."
+        score = sum(part.score * mark for part, mark in zip(parts, marks))
+        gain, text = self.improved(score), "None of it is quite right yet."
+        if right:
+            text = f"This much of it is right: {right}"
         done = score >= 1 - 1e-6
         if not self.config.compat:
             self.answered += 1
@@ -215,63 +189,23 @@ class _TurtleEnvironment(Environment):
         return Feedback(text, gain, done, {"story": gain})
 
 # %% ../../nbs/gyms/54_turtle.ipynb #turtle
-_PLOTS = (  # title, surface, bottom
-    (
-        "The broken {prop}",
-        "{name}, a {job}, gets a {prop} as a present, breaks it at once and laughs.",
-        "The present came from the {who} of {name}. Because of {why}, the {who} had "
-        "hidden a {what} inside it. {name} knew, and broke the {prop} to get it.",
-    ),
-    (
-        "The empty chair",
-        "{name}, a {job}, always lays the table for somebody who never comes. One "
-        "evening a stranger sits down there with a {prop}, and is thanked.",
-        "Years ago the {who} of {name} had run away because of {why}. The stranger was "
-        "sent by the {who} and brought back the {what} that had been taken along.",
-    ),
-    (
-        "The wrong train",
-        "Every Friday {name}, a {job}, takes the wrong train, always with the same "
-        "{prop}. Nobody hears a complaint.",
-        "On this train {name} meets a {who} in secret. They must not be seen together "
-        "because of {why}, and a {what} changes hands between them.",
-    ),
-    (
-        "The quiet garden",
-        "{name}, a {job}, digs up the garden at night, finds a {prop} there and cries for joy.",
-        "The {who} of {name} had buried a {what} in the ground because of {why}. The "
-        "find was the mark that the {who} had left above it.",
-    ),
-)
-_SLOTS = {
-    "name": "Ada Bruno Clara Dario Edda Fabio Greta Hugo Ines Jonas Kira Leo Mina Nils Olga Paul "
-    "Rosa Simon Tara Viktor",
-    "job": "baker pilot tailor nurse clerk painter gardener miller",
-    "prop": "vase clock mirror violin kettle lantern statue pillow umbrella suitcase",
-    "who": "neighbour brother cousin teacher widow captain landlord grandmother rival actress "
-    "priest twin",
-    "what": "letter diamond passport map medal recipe coin diary pistol contract ticket necklace",
-    "why": "debt jealousy inheritance shame feud blackmail betrayal gambling war illness",
-}
-_SLOTS = {slot: words.split() for slot, words in _SLOTS.items()}
-_HIDDEN = {
-    "who": "The {who} is behind it.",
-    "what": "It is about a {what}.",
-    "why": "The cause was {why}.",
-}
+_TEXTS = fixture("turtle")
+_SLOTS = {slot: words.split() for slot, words in _TEXTS["slots"].items()}
+_HIDDEN = _TEXTS["hidden"]  # slot → what a statement says of it
 
 
 def _turtle_tasks(count: int, seed: int) -> list[_TurtleTask]:
     "Make strange stories, all different: who is behind them, what it is about, and why"
 
     def draw(rng):
-        plot, slots = rng.choice(_PLOTS), {slot: rng.choice(_SLOTS[slot]) for slot in _SLOTS}
+        plot = rng.choice(_TEXTS["plots"])
+        slots = {slot: rng.choice(words) for slot, words in _SLOTS.items()}
         weights, criteria = rng.sample((0.5, 0.3, 0.2), 3), []
         for (slot, text), weight in zip(_HIDDEN.items(), weights):
             never = content_stems(" ".join(_SLOTS[slot])) - content_stems(slots[slot])
             statement = text.format(**slots)
             criteria.append(_StoryCriterion(statement, weight, tuple(sorted(never))))
-        return (*(text.format(**slots) for text in plot), tuple(criteria))
+        return (*(text.format(**slots) for text in plot.values()), tuple(criteria))
 
     return make_tasks("turtle", count, seed, _TurtleTask, draw)
 

@@ -136,11 +136,8 @@ class Hierarchy(tuple):
 def read_template(
     path: Path,  # a text file
     where: str = "hierarchy",  # for messages
-    above: tuple[Path, ...] = (),  # the files that include this one
 ) -> str:  # without its last line break
     "Read a prompt template with all that it includes"
-    if path in above:
-        raise ConfigError(f"{where}: {path} includes itself.")
     try:
         text = path.read_text(encoding="utf-8").replace("\\\n", "").removesuffix("\n")
     except (OSError, UnicodeDecodeError) as e:
@@ -151,7 +148,7 @@ def read_template(
         raise ConfigError(f"{where}: {problem}") from e
     return re.sub(
         r"\{include:([^{}]+)\}",
-        lambda m: read_template((path.parent / m[1]).resolve(), where, (*above, path)),
+        lambda m: read_template((path.parent / m[1]).resolve(), where),
         text,
     )
 
@@ -178,33 +175,23 @@ _DIMENSION_FIELDS = tuple(f.name for f in fields(Dimension) if f.name != "name")
 _SPARE = ("names", "from")  # published files may carry names, which nothing reads
 
 
-def _level_fields(name, d, where, folder, above=()):
+def _level_fields(name, d, where, folder):
     "Read the fields of a level; below them those of the file that it comes from"
     if not isinstance(d, Mapping):
         raise ConfigError(f"{where}: expected an object with 'desc', got {_short(d)}.")
-    own = {k: v for k, v in d.items() if k not in _SPARE}
-    unknown = [k for k in own if k not in _DIMENSION_FIELDS]
-    if unknown:
+    own, inherited = {k: v for k, v in d.items() if k not in _SPARE}, {}
+    if unknown := [k for k in own if k not in _DIMENSION_FIELDS]:
         hint = near_miss(unknown[0], _DIMENSION_FIELDS)
         raise ConfigError(f"{where}: unknown key {_short(unknown[0])}.{hint}")
     template = own.get("system_prompt")
     if folder and template:
         own["system_prompt"] = read_template(folder / str(template), where)
-    return (_inherited(name, d["from"], where, folder, above) if "from" in d else {}) | own
-
-
-def _inherited(name, path, where, folder, above):
-    if not isinstance(path, str) or folder is None:
-        raise ConfigError(
-            f"{where}: 'from' must be the path of a hierarchy file, got {_short(path)}."
-        )
-    file = (folder / path).resolve()
-    if file in above:
-        raise ConfigError(f"{where}: 'from' leads in a circle at {path}.")
-    levels = read_json(file)
-    if not isinstance(levels, Mapping) or name not in levels:
-        raise ConfigError(f"{where}: {path} has no such level.")
-    return _level_fields(name, levels[name], where, file.parent, (*above, file))
+    if folder and "from" in d:
+        file = (folder / d["from"]).resolve()
+        levels = read_json(file)
+        check_name(name, levels, f"level of {file}", ConfigError)
+        inherited = _level_fields(name, levels[name], where, file.parent)
+    return inherited | own
 
 # %% ../../nbs/hierarchy/01_levels.ipynb #make_hierarchy
 def _make_hierarchy(

@@ -75,34 +75,30 @@ def thought_of(
     return text[: ends[-1].start()] if ends else None
 
 # %% ../../nbs/hierarchy/51_parsing.ipynb #_Patterns
-class _Patterns(NamedTuple):
-    whole: re.Pattern  # a well-formed completion without '<' in its texts
-    tags: re.Pattern  # any tag of the levels
-
-
 @lru_cache(maxsize=256)
-def _patterns(levels, blanks):
+def _tags(levels):
     if not levels or len(set(levels)) < len(levels) or not all(map(is_level_name, levels)):
         raise ConfigError(
             f"Cannot parse for {shorten(repr(levels))}. Give one or more different "
             "level names, as in 'stance'."
         )
-    gap = f"[{re.escape(blanks)}]*+" if blanks else ""
-    whole = gap + gap.join(f"<{n}>([^<]*+)</{n}>" for n in levels) + gap
-    return _Patterns(
-        re.compile(whole, re.I | re.A), re.compile(f"</?(?:{'|'.join(levels)})>", re.I | re.A)
-    )
+    return re.compile(f"</?(?:{'|'.join(levels)})>", re.I | re.A)
 
 # %% ../../nbs/hierarchy/51_parsing.ipynb #_strict
-def _strict(text, start, levels, patterns, policy):
-    count = Counter(m[0].lower() for m in patterns.tags.finditer(text, start))
-    faults = filter(None, (_count_fault(count[opening(n)], count[closing(n)]) for n in levels))
-    fault = next(faults, None)
-    return (
-        _ParsedCompletion({}, fault)
-        if fault
-        else _strict_once(text, start, levels, patterns, policy)
-    )
+def _strict(text, start, levels, policy):
+    tags = list(_tags(levels).finditer(text, start))
+    count = Counter(t[0].lower() for t in tags)
+    for fault in (_count_fault(count[opening(n)], count[closing(n)]) for n in levels):
+        if fault:
+            return _ParsedCompletion({}, fault)
+    if [t[0].lower() for t in tags] != [tag(n) for n in levels for tag in (opening, closing)]:
+        return _ParsedCompletion({}, "wrong order")
+    ends = [start, *(t.end() for t in tags[1::2])]
+    begins = [*(t.start() for t in tags[::2]), len(text)]
+    stray = [bool(text[a:b].strip(policy.blanks)) for a, b in zip(ends, begins)]
+    if any(stray):
+        return _ParsedCompletion({}, "leading text" if stray[0] else "trailing text")
+    return _result(levels, [text[a.end() : b.start()] for a, b in zip(tags[::2], tags[1::2])], True)
 
 
 def _count_fault(opened, closed):
@@ -111,20 +107,6 @@ def _count_fault(opened, closed):
     if not closed:
         return "unterminated"
     return "duplicated" if opened > 1 or closed > 1 else None
-
-# %% ../../nbs/hierarchy/51_parsing.ipynb #_strict_once
-def _strict_once(text, start, levels, patterns, policy):
-    tags = list(patterns.tags.finditer(text, start))
-    asked = [tag(n) for n in levels for tag in (opening, closing)]
-    if [t[0].lower() for t in tags] != asked:
-        return _ParsedCompletion({}, "wrong order")
-    outside = zip(
-        [start, *(t.end() for t in tags[1::2])], [*(t.start() for t in tags[::2]), len(text)]
-    )
-    stray = [bool(text[a:b].strip(policy.blanks)) for a, b in outside]
-    if any(stray):
-        return _ParsedCompletion({}, "leading text" if stray[0] else "trailing text")
-    return _result(levels, [text[a.end() : b.start()] for a, b in zip(tags[::2], tags[1::2])], True)
 
 
 def _result(levels, texts, strict):
@@ -135,43 +117,34 @@ def _result(levels, texts, strict):
     )
 
 # %% ../../nbs/hierarchy/51_parsing.ipynb #_closed_tags
-_OPEN, _CLOSE = (re.compile(f"<{slash}([a-z][a-z0-9_]*+)>", re.I | re.A) for slash in ("", "/"))
+_OPEN = re.compile("<([a-z][a-z0-9_]*+)>", re.I | re.A)
 
 
 def _closed_tags(text, start):
-    closers, found = _closers(text, start), {}
-    tag = _OPEN.search(text, start)
-    while tag and closers:
+    "Read the elements of any name that stand in no other; each name is searched in vain only once"
+    texts, unclosed, tag = {}, set(), _OPEN.search(text, start)
+    while tag:
         name, end = tag[1].lower(), tag.end()
-        close = _next_closer(closers.get(name), end)
-        if close is not None:
-            found[name], end = text[end:close].strip(), close + len(closing(name))
+        close = (
+            re.compile(closing(name), re.I | re.A).search(text, end)
+            if name not in unclosed
+            else None
+        )
+        if close:
+            texts[name], end = text[end : close.start()].strip(), close.end()
+        else:
+            unclosed.add(name)
         tag = _OPEN.search(text, end)
-    return found
-
-
-def _closers(text, start):
-    by_name = {}
-    for m in _CLOSE.finditer(text, start):
-        by_name.setdefault(m[1].lower(), []).append(m.start())
-    for found in by_name.values():
-        found.reverse()
-    return by_name
-
-
-def _next_closer(closers, after):
-    while closers and closers[-1] < after:
-        closers.pop()
-    return closers[-1] if closers else None
+    return texts
 
 # %% ../../nbs/hierarchy/51_parsing.ipynb #_flexible
-def _flexible(text, start, levels, patterns, policy):
-    found = _closed_tags(text, start)
-    texts = {n: found[n] for n in levels if n in found}
+def _flexible(text, start, levels, policy):
+    closed = _closed_tags(text, start)
+    texts = {n: closed[n] for n in levels if n in closed}
     if len(texts) == len(levels):
         return _result(levels, list(texts.values()), False)
     lost = opening(next(n for n in levels if n not in texts))
-    opened = any(m[0].lower() == lost for m in patterns.tags.finditer(text, start))
+    opened = any(m[0].lower() == lost for m in _tags(levels).finditer(text, start))
     return _ParsedCompletion(texts, "unterminated" if opened else "missing")
 
 # %% ../../nbs/hierarchy/51_parsing.ipynb #_bare
@@ -204,21 +177,11 @@ def parse(
     policy: ParsePolicy = ParsePolicy(),  # strict, without a thought
 ) -> _ParsedCompletion:
     "Read levels from a completion, in time linear in its length"
-    if type(levels) is not tuple:
-        levels = (levels,) if isinstance(levels, str) else tuple(levels)
+    levels = (levels,) if isinstance(levels, str) else tuple(levels)
     if policy.form != "tag":
         return _UNTAGGED[policy.form](text, levels, policy)
-    patterns = _patterns(levels, policy.blanks)
-    thought = text.rfind("</think>") if policy.thinking else -1
-    whole = patterns.whole.fullmatch(text, thought + len("</think>") if thought >= 0 else 0)
-    if whole:
-        return _result(levels, whole.groups(), policy.strict)
-    return _parse_odd(text, levels, policy, patterns)
-
-
-def _parse_odd(text, levels, policy, patterns):
     start = _thought_end(text, levels) if policy.thinking else 0
-    parsed = (_strict if policy.strict else _flexible)(text, start, levels, patterns, policy)
+    parsed = (_strict if policy.strict else _flexible)(text, start, levels, policy)
     open_thought = policy.thinking and not start and parsed.status == "missing" and text.strip()
     return _ParsedCompletion(parsed.fields, "unterminated") if open_thought else parsed
 

@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['judges', 'LIKELIHOOD', 'READERS', 'RUBRIC', 'VERDICT_TOKENS', 'is_free', 'OwnJudge', 'JudgeConfig', 'EvalJudgeConfig',
-           'other_judge', 'same_judge_warning', 'readable', 'scored_plan', 'shares_text', 'make_judge', 'Workload',
-           'judging_plan', 'audit_command']
+           'other_judge', 'same_judge_warning', 'readable', 'make_judge', 'Workload', 'judging_plan', 'audit_command']
 
 # %% ../../nbs/rewards/08_judge_settings.ipynb #exported-imports
 import json
@@ -204,37 +203,6 @@ def readable(
         return getattr(load_plugin(config.model, f"{config.group}.model"), "reads", None)
     kinds = {"rule": RuleJudge, "embed": EmbedJudge}
     return getattr(kinds.get(config.model.partition("/")[0]), "reads", None)
-
-# %% ../../nbs/rewards/08_judge_settings.ipynb #scored_plan
-def scored_plan(
-    config: JudgeConfig,
-    requests: Sequence[JudgeRequest],  # a sample, each with a text that says something
-) -> list[str]:  # none for a judge that is not by rule: nobody knows before it is asked
-    "Say how often the judge will give a score, level by level; warn where it seldom does"
-    if config.model != "rule" or not requests:
-        return []
-    by_level: dict[str, list[bool]] = {}
-    for r in requests:
-        for id, text in r.candidates.items():
-            score = RuleJudge().score(id, text, r)
-            by_level.setdefault(r.level, []).append(score.value == score.value)
-    shares = {level: fmean(known) for level, known in by_level.items()}
-    line = f"scored      {shares_text(shares)}, on a sample of {len(requests) // len(shares)} rows"
-    seldom = {level: share for level, share in shares.items() if share < 0.5}
-    if not seldom:
-        return [line]
-    from humanlm.models.embeddings import has_minilm
-
-    other = "embed" if has_minilm() else "openai/gpt-5-mini"
-    return [
-        line,
-        f"WARNING: the judge rule scores fewer than half of the texts for {shares_text(seldom)}. "
-        f"Name another one, such as --{config.group}.model {other}.",
-    ]
-
-
-def shares_text(shares: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
 
 # %% ../../nbs/rewards/08_judge_settings.ipynb #play_judge
 def _play_judge(

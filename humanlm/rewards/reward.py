@@ -324,9 +324,7 @@ class AlignmentReward:
     ) -> _RewardResult:
         "Score a batch"
         if "alignment" in self.names:
-            trajectories = await _judge_trajectories(
-                trajectories, self.judge, self.requests, **self.judging
-            )
+            trajectories = await self.judged(trajectories)
         columns = [await self.column(name, trajectories) for name in self.names]
         values = np.array(columns, float).reshape(len(self.names), -1).T
         filled = [
@@ -334,6 +332,10 @@ class AlignmentReward:
             for t, row in zip(trajectories, values)
         ]
         return _RewardResult(values, filled)
+
+    async def judged(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+        "Score a batch by the judge"
+        return await _judge_trajectories(trajectories, self.judge, self.requests, **self.judging)
 
     async def column(self, name: str, trajectories: Sequence[Trajectory]) -> Sequence[float]:
         "Compute one component of judged trajectories; nan = no score"

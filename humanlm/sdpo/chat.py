@@ -11,28 +11,16 @@ from pathlib import Path
 
 from ..core.basics import ConfigError, HumanLMError
 from ..core.grammar import parse
-from ..data.viz import visible
 from .hindsight import TEMPLATE
 from .live import ChatModel, LiveChat, LiveConfig, LiveSignal
 
 # %% ../../nbs/sdpo/53_chat.ipynb #signal_text
-def _signal_text(tokens: Sequence[str], signal: Sequence[float]) -> str:
-    "Write tokens, those that moved with their signal"
-    return "".join(
-        visible(token) + (f"[{a:+.1f}]" if abs(a) >= 0.05 else "")
-        for token, a in zip(tokens, signal)
-    )
-
-
 def _spoken_plainly(text: str) -> str:
     "Take what a model wrote without anything that a terminal would obey"
     return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
 
 # %% ../../nbs/sdpo/53_chat.ipynb #converse
-HELP = (
-    "/signal shows what the last lesson did to each token; /quit or Ctrl-D ends. "
-    "Everything else is said to the model."
-)
+HELP = "/quit or Ctrl-D ends. Everything else is said to the model."
 
 
 def _typed_line(question: str) -> str:
@@ -47,11 +35,7 @@ def _converse(chat: LiveChat, read: Callable[[str], str] = _typed_line) -> None:
     "Talk until /quit is said; the weights are saved however this ends"
     try:
         while (text := read("you> ").strip()) != "/quit":
-            if text == "/signal":
-                last = next((x for x in reversed(chat.lessons) if x.tokens), None)
-                text = _signal_text(last.tokens, last.signal) if last else "nothing learned so far"
-                print(text, flush=True)
-            elif text.startswith("/"):
+            if text.startswith("/"):
                 print(HELP, flush=True)
             elif text:
                 try:

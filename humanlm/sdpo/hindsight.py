@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from humanlm.core.basics import (
     ConfigError,
@@ -44,14 +44,8 @@ class AssistantReply:
     text: str
     token_ids: tuple[int, ...] | None = None  # as drawn, with the end token; None: unknown
     logprobs: tuple[float, ...] | None = None  # of these ids, when they were drawn
-    finish_reason: str = "stop"  # stop, or length for a reply that was cut
+    finish_reason: Literal["stop", "length"] = "stop"  # length: the reply was cut
     model: str = ""  # who wrote it
-
-    def __post_init__(self):
-        if self.finish_reason not in ("stop", "length"):
-            raise HindsightError(
-                f"finish_reason must be stop or length, got {shorten(self.finish_reason)!r}"
-            )
 
 # %% ../../nbs/sdpo/01_hindsight.ipynb #Interaction
 ROLES = ("system", "user", "assistant")
@@ -148,11 +142,10 @@ def read_interactions(
             if {"prompt", "completion", "user_response"} <= row.values.keys():
                 interactions.append(_published(row.values))
             else:
-                interactions.append(from_dict(Interaction, row.values, where))
+                interactions.append(from_dict(Interaction, row.values))
         except DataError as e:
             if faults is None:
-                named = str(e).startswith(where)
-                raise DataError(str(e) if named else f"{where}: {e}") from e
+                raise DataError(f"{where}: {e}") from e
             faults.add("unusable interaction", str(e), row.place)
     return interactions
 
@@ -206,25 +199,22 @@ def fit_messages(
 
     if fits(messages):
         return list(messages)
-    head = [m for m in messages[:1] if m["role"] == "system"]
+    head, last = [m for m in messages[:1] if m["role"] == "system"], messages[-1]
     starts = [i for i, m in enumerate(messages) if m["role"] == "user"]
-    tails = [[*head, *messages[i:]] for i in starts]
-    first = bisect_left(tails[:-1], True, key=fits)
-    if fits(tails[first]):
-        return tails[first]
-    last = messages[-1]
 
-    def cut(gone):
-        return [*head, {**last, "content": _without_middle(last["content"], gone)}]
+    def shortened(step):
+        if step < len(starts):
+            return [*head, *messages[starts[step] :]]
+        content = _without_middle(last["content"], step - len(starts) + 1)
+        return [*head, {**last, "content": content}]
 
-    most = max(len(last["content"]) - _LEAST, 1)
-    gone = 1 + bisect_left(range(1, most), True, key=lambda gone: fits(cut(gone)))
-    if fits(cut(gone)) and len(last["content"]) > _LEAST:
-        return cut(gone)
+    steps = range(len(starts) + max(len(last["content"]) - _LEAST, 0))
+    step = bisect_left(steps, True, key=lambda step: fits(shortened(step)))
+    if step < len(steps):
+        return shortened(step)
     raise HindsightError(
-        "the conversation does not fit even without its history and the middle of the last "
-        f"message, but the limit is {limit:,} tokens. Raise model.max_prompt_tokens, or shorten "
-        "the system message"
+        f"the newest message does not fit into {limit:,} tokens, even without its middle. Raise "
+        "model.max_prompt_tokens, or shorten the system message"
     )
 
 # %% ../../nbs/sdpo/01_hindsight.ipynb #reply_ids

@@ -75,13 +75,12 @@ class Lesson(NamedTuple):
     "What a follow-up did"
 
     interaction: Interaction
-    tokens: Sequence[str] = ()  # of the answer it was about; none where nothing was learned
-    signal: Sequence[float] = ()  # one for each
+    signal: Sequence[float] = ()  # of each token of the answer; none where nothing was learned
 
     def __str__(self) -> str:
         if self.interaction.filters:
             return f"nothing learned: {self.interaction.filters[0]}"
-        return f"learned from {len(self.tokens)} tokens, mean signal {fmean(self.signal):+.3f}"
+        return f"learned from {len(self.signal)} tokens, mean signal {fmean(self.signal):+.3f}"
 
 # %% ../../nbs/sdpo/52_live.ipynb #LiveChat
 RECORD, SAVED = "record.jsonl", "model"
@@ -123,8 +122,7 @@ class LiveChat:
         self.trainer = MethodTrainer(
             *loaded, method, [ask_row("", "live")], args, max_prompt_tokens=self.limit
         )
-        optimizer = self.trainer.create_optimizer()  # it stays from lesson to lesson
-        optimizer.register_step_pre_hook(self.check)
+        self.trainer.create_optimizer()  # it stays from lesson to lesson
 
     def say(self, text: str) -> tuple[Lesson | None, str]:
         "Learn from what is said, then answer it; no lesson where no answer stood before it"
@@ -165,36 +163,22 @@ class LiveChat:
         from humanlm.sdpo.method import logged_row
 
         assert self.pending  # somebody speaks to an answer
-        heard, tokenizer = (
-            replace(self.pending, followup=Followup(text, "live")),
-            self.loaded.tokenizer,
-        )
+        heard, tokenizer = replace(self.pending, followup=Followup(text, "live")), self.loaded[1]
         reason = problem(heard.messages, heard.completion.text, text, tokenizer, self.limit)
-        if not reason:
-            self.trainer.rows = [logged_row(heard, tokenizer, self.limit, self.config.max_tokens)]
-            self.trainer.train()
-            if not self.finite:
-                reason = "the gradient is not finite; begin anew with a lower live.learning_rate"
         if reason:
             lesson = Lesson(replace(heard, filters=(reason,)))
         else:
-            t = self.trainer.trajectories[0]
-            signal = [h - p for h, p in zip(t.signals["hindsight"], t.signals["plain"])]
+            self.trainer.rows = [logged_row(heard, tokenizer, self.limit, self.config.max_tokens)]
+            self.trainer.train()
+            signals = self.trainer.trajectories[0].signals
+            signal = [h - p for h, p in zip(signals["hindsight"], signals["plain"])]
             about = {"signal": fmean(signal), "tokens": len(signal)}
-            tokens = [str(tokenizer.decode([i])) for i in t.completion_ids]
-            lesson = Lesson(replace(heard, learned=about), tokens, signal)
+            lesson = Lesson(replace(heard, learned=about), signal)
         self.pending = None
         self.lessons.append(lesson)
         if self.folder:
             write_interactions(self.folder / RECORD, [x.interaction for x in self.lessons])
         return lesson
-
-    def check(self, optimizer, *_) -> None:
-        "Let a step change nothing whose gradient is not finite"
-        weights = [p for group in optimizer.param_groups for p in group["params"]]
-        self.finite = all(p.grad.isfinite().all() for p in weights if p.grad is not None)
-        if not self.finite:
-            optimizer.zero_grad()
 
     def save(self) -> None:
         "Save the weights"

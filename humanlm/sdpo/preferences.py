@@ -23,7 +23,6 @@ from humanlm.evaluation.contests import (
     PairVerdict,
     PreferenceJudge,
     as_pairs,
-    chat_messages,
     kept_share,
 )
 from ..evaluation.figures import curve
@@ -150,8 +149,8 @@ class PairJudge:
         questions = [self.request(pairs[i], swapped) for i in waiting for swapped in (False, True)]
         width = 2 * getattr(getattr(self.client, "limits", None), "concurrency", 8)
         answers = await in_turn(self._answer, questions, width)
-        asked = dict(zip(waiting, map(_joined, answers[::2], answers[1::2])))
-        return [verdict or asked[i] for i, verdict in enumerate(verdicts)]
+        decided = dict(zip(waiting, map(_joined, answers[::2], answers[1::2])))
+        return [verdict or decided[i] for i, verdict in enumerate(verdicts)]
 
     async def _answer(self, request: ChatRequest) -> tuple[str, str]:
         "Give decision and reason of one question"
@@ -171,15 +170,12 @@ def _joined(first: tuple[str, str], second: tuple[str, str]) -> PairVerdict:
     return PairVerdict(decision, "asked", (a, b), " | ".join(filter(None, (first[1], second[1]))))
 
 # %% ../../nbs/sdpo/05_preferences.ipynb #with_style
-def with_style(messages: Any, name: str) -> tuple[dict, ...]:  # of a taste or style
+def with_style(messages: Sequence[dict], name: str) -> tuple[dict, ...]:  # of a taste or style
     "Tell a model in its system message what the user wants: what training can hope to reach"
-    first, *rest = chat_messages(messages, "with_style")
-    system = first["content"] if first["role"] == "system" else ""
-    rest = rest if first["role"] == "system" else [first, *rest]
-    wish = (
-        f"Write every reply in the way that this user likes, whatever it is about.\n{_wish(name)}"
-    )
-    return {"role": "system", "content": f"{system}\n\n{wish}".strip()}, *rest
+    wish = "Write every reply in the way that this user likes, whatever it is about."
+    texts = [m["content"] for m in messages[:1] if m["role"] == "system"]
+    system = "\n\n".join([*texts, f"{wish}\n{_wish(name)}"])
+    return {"role": "system", "content": system}, *messages[len(texts) :]
 
 # %% ../../nbs/sdpo/05_preferences.ipynb #PreferenceConfig
 @dataclass(frozen=True)

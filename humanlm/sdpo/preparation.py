@@ -22,6 +22,7 @@ from humanlm.core.basics import (
     atomic_write,
     check_name,
     fingerprint,
+    require,
     shorten,
     to_dict,
     to_json,
@@ -30,7 +31,7 @@ from humanlm.core.basics import (
 from ..core.commands import command
 from ..core.grammar import parse
 from ..core.html import Table
-from ..data.files import FILE_NOTES, Faults, FileRow, RowFault, on_hub, read_rows, row_files
+from ..data.files import Faults, FileRow, RowFault, read_rows
 from humanlm.sdpo.hindsight import (
     ROLES,
     AssistantReply,
@@ -125,9 +126,7 @@ def _dialogue_of(values: Mapping, roles: Sequence[str]) -> list[dict]:  # role a
     return messages
 
 # %% ../../nbs/sdpo/02_preparation.ipynb #interactions_of
-def _history_before(
-    messages: Sequence[Mapping], i: int
-) -> tuple[list[dict], tuple[str, ...]]:  # history, and what was changed
+def _history_before(messages: Sequence[Mapping], i: int) -> list[dict]:
     "Go back from reply `i` as far as user and assistant take turns, at most `HISTORY` messages"
     first = [m for m in messages[:1] if m["role"] == "system"]
     start = i
@@ -137,11 +136,10 @@ def _history_before(
         and not is_blank(messages[start - 1]["content"])
     ):
         start -= 1
-    changes = ("history begins after a gap",) if start > len(first) else ()
     begin = max(start, i - HISTORY)
     begin += messages[begin]["role"] == "assistant"
     first = [m for m in first if not is_blank(m["content"])]
-    return [dict(m) for m in [*first, *messages[begin:i]]], changes
+    return [dict(m) for m in [*first, *messages[begin:i]]]
 
 
 def _reply_problem(messages: Sequence[Mapping], i: int) -> str:
@@ -178,15 +176,13 @@ def _interactions_of(
         if reason := _reply_problem(messages, i):
             counts.add(f"reply: {reason}", shorten(message["content"]), f"{conversation}_{i}")
             continue
-        history, changes = _history_before(messages, i)
         yield Interaction(
             f"{conversation}_{i}",
-            tuple(history),
+            tuple(_history_before(messages, i)),
             AssistantReply(message["content"].strip(), model=model),
             Followup(messages[i + 1]["content"].strip()),
             conversation,
             turn=i,
-            filters=changes,
             **facts,
         )
 
@@ -266,22 +262,18 @@ def _kept_rows(
             continue
         for item in map(to_dict, made):
             reply = item.get("completion", {}).get("text", "")
-            asked = _same_text(item["messages"])
+            prompt = _same_text(item["messages"])
             key = _same_text(item["messages"], reply, str(item.get("followup")))
-            again = key in seen
+            what = "reply" if reply else "row"
+            if key in seen:
+                counts.add(f"{what}: the same again", place=row.place)
+            elif split != "train" and prompt in train:
+                counts.add(f"{what}: in train", place=row.place)
+            else:
+                counts.add("kept")
+                yield item | ({"split": split} if reply else {})
+                train |= {prompt} if split == "train" else set()
             seen.add(key)
-            if again or (split != "train" and asked in train):
-                reason = (
-                    f"{'reply' if reply else 'row'}: {'the same again' if again else 'in train'}"
-                )
-                counts.add(reason, shorten(item["messages"][-1]["content"]), row.place)
-                continue
-            if split == "train":
-                train.add(asked)
-            counts.add("kept")
-            for change in item.get("filters", ()):
-                counts.add(f"changed: {change}")
-            yield item | ({"split": split} if reply else {})
 
 # %% ../../nbs/sdpo/02_preparation.ipynb #prepare_files
 FILES = ("train.jsonl", "validation.jsonl", "prepare.json")
@@ -289,10 +281,7 @@ FILES = ("train.jsonl", "validation.jsonl", "prepare.json")
 
 def _sources_of(kind: _Preparation, c: _PrepareConfig) -> dict[str, tuple[str, str]]:
     "Say what is read for each split: a file or set, and the split of a set"
-    if not c.train and not kind.hub:
-        raise ConfigError(
-            "Nothing to read: name a file, a folder or a set on the Hub with --prepare.train."
-        )
+    require("prepare", (bool(c.train or kind.hub), "give a file or a set with --prepare.train"))
     sources = {name: (kind.hub, name) for name in kind.splits}
     if c.train:
         sources = {"train": (c.train, "train.*")}
@@ -302,42 +291,22 @@ def _sources_of(kind: _Preparation, c: _PrepareConfig) -> dict[str, tuple[str, s
 
 
 def _prepare_files(name: str, c: _PrepareConfig, out: str | Path) -> dict[str, Faults]:
-    "Read, filter and write a folder, which is replaced; `DataError` if nothing is left"
+    "Read, filter and write a new folder; `DataError` if nothing is left"
     kind, train, counts = KINDS[name], set(), {}
     sources = _sources_of(kind, c)
-    others = {path.name for path in Path(out).glob("*")} - {*FILES}
-    if others:
-        raise ConfigError(
-            f"{out} holds something else ({shorten(', '.join(sorted(others)))}) and "
-            "would be replaced. Name another folder with --prepare.out."
-        )
-    for where, _ in sources.values():
-        if not on_hub(where):
-            row_files(where)  # `DataError` if there are none
+    require("prepare", (not Path(out).exists(), f"out: {out} exists. Name another folder"))
     with atomic_path(out) as new:
         new.mkdir()
         for split, (where, part) in sources.items():
-            tally, met = Faults({"rows read": 0, "kept": 0}), Faults()
+            tally = counts[split] = Faults({"rows read": 0, "kept": 0})
             config = kind.config if where == kind.hub else None
-            rows = read_rows(where, met, splits=part, config=config)
+            rows = read_rows(where, tally, splits=part, config=config)
             write_jsonl(new / f"{split}.jsonl", _kept_rows(kind, rows, tally, split, train))
-            for (
-                fault,
-                n,
-            ) in met.counts.items():  # broken lines are rows, too; strange bytes a change
-                note = fault in FILE_NOTES
-                line = f"{'changed' if note else 'row'}: {fault}"
-                tally.counts.update({"rows read": 0 if note else n, line: n})
-                tally.examples[line] = met.examples.get(fault, {})
-            counts[split] = tally
             if not tally.counts["kept"]:
                 raise DataError(
                     f"Nothing of {where} can be used as {name}.\n{_counts_table(counts)}"
                 )
-        splits = {
-            split: {"counts": tally.counts, "examples": tally.examples}
-            for split, tally in counts.items()
-        }
+        splits = {split: tally.to_dict() for split, tally in counts.items()}
         record = {"kind": name, "settings": c, "sources": sources, "splits": splits}
         atomic_write(new / "prepare.json", to_json(record, indent=1) + "\n")
     return counts
@@ -354,9 +323,8 @@ def prepare_command(argv: Sequence[str]) -> int:  # exit code
     out = Path(s.prepare.out or f"prepared/{name}")
     if s.dry_run:
         for split, (where, _) in _sources_of(KINDS[name], s.prepare).items():
-            print(f"{split:<12}{where}{' on the Hub' * on_hub(where)}")
-        print(f"{'into':<12}{out}\n{'calls':<12}0, ~$0.00")
-        return 0
+            print(f"{split:<12}{where}")
+        return print(f"{'into':<12}{out}\n{'calls':<12}0, ~$0.00") or 0
     print(_counts_table(_prepare_files(name, s.prepare, out)))
     print(*(path for path in map(out.joinpath, FILES) if path.exists()), sep="\n")
     return 0

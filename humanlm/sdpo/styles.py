@@ -46,7 +46,6 @@ def measures(text: str) -> dict[str, float]:  # text: of anybody
     marks = sum(not c.isalnum() and not c.isspace() for c in _EMOJI.sub("", plain))
     counts |= {
         "words": len(words),
-        "sentences": len(sentences),
         "first_words": len(_WORD.findall(blocks[0])) if blocks else 0,  # of the first paragraph
         "long_words": sum(len(word) >= 8 for word in words) / n,
         "punctuation": marks / n,

@@ -21,7 +21,7 @@ from ..clients.protocol import ChatRequest, LLMError, chat
 from ..clients.reader import fill, quoted, without_middle
 from ..core.basics import ConfigError, check_name, near_miss, run_sync, shorten, to_json
 from ..core.thoughts import without_thoughts
-from ..models.settings import ChatConfig, Estimate, estimate
+from ..models.settings import ChatConfig, estimate
 from .hindsight import AssistantReply, Followup, Interaction, hindsight_messages
 from .styles import ALIASES, STYLES, TASTES, Style, find_trait
 from ..training.rollouts import sft_row
@@ -268,26 +268,26 @@ class UserConfig(ChatConfig):
                 "persona is empty, or there are tastes. Say in words whom the simulator plays",
             )
             return
-        known = [*TASTES, *CONTROLS] if rule else [*STYLES, *ALIASES]
+        names = [*TASTES, *CONTROLS] if rule else [*STYLES, *ALIASES]
         setting = "tastes" if self.tastes else "model" if rule else "style"
         for name in self.sequence:
             yield (
-                name in known,
+                name in names,
                 f"{setting}: no {'taste' if rule else 'style'} "
-                f"{shorten(name)!r}.{near_miss(name, known)}",
+                f"{shorten(name)!r}.{near_miss(name, names)}",
             )
 
     def plan(self, exchanges: int, samples: Sequence[Exchange]) -> list[str]:  # lines of a plan
         "Say who will be asked how often, and what that costs"
-        cost = "none: this user is a rule, and calls no chat model"
-        if not self.is_rule(self.model):
-            most = _user_cost(self, exchanges, samples)
-            cost = f"at most {most}; what is in the cache is not paid for again"
-        return [
-            f"user                {self.model}: {', then '.join(self.sequence)}; "
-            f"{exchanges:,} reactions",
-            f"cost                {cost}",
-        ]
+        names = ", then ".join(self.sequence)
+        lines = [f"user                {self.model}: {names}; {exchanges:,} reactions"]
+        if self.is_rule(self.model):
+            return lines
+        user: Any = make_user(self, client=ScriptedClient([]))
+        requests = [replace(user.request(sample), max_tokens=1) for sample in samples]
+        read = round(exchanges * fmean(map(token_estimate, requests)))
+        cost = estimate(self.model, exchanges, read, exchanges * self.max_tokens)
+        return [*lines, f"cost                at most {cost}"]
 
 # %% ../../nbs/sdpo/04_users.ipynb #all_users
 def make_user(
@@ -307,20 +307,6 @@ def make_user(
         max_tokens=config.max_tokens,
         temperature=config.temperature,
     )
-
-# %% ../../nbs/sdpo/04_users.ipynb #user_cost
-def _user_cost(
-    config: UserConfig,  # of a model
-    exchanges: int,
-    samples: Sequence[Exchange],  # some like them; none: only the instruction is counted
-) -> Estimate:
-    "Estimate calls, tokens and dollars of reactions, each as long as it may be"
-    user: Any = make_user(config, client=ScriptedClient([]))
-    read = fmean(
-        token_estimate(replace(user.request(sample), max_tokens=1))
-        for sample in samples or [Exchange((), "")]
-    )
-    return estimate(config.model, exchanges, round(exchanges * read), exchanges * config.max_tokens)
 
 # %% ../../nbs/sdpo/04_users.ipynb #toy_lessons
 def toy_lessons(count: int, seed: int) -> list[dict]:

@@ -7,19 +7,15 @@ __all__ = ['Reader', 'GYM_GROUPS', 'PlayerConfig', 'PlayerChoice', 'find_player'
 
 # %% ../../nbs/serving/07_play.ipynb #imports
 import json
-import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from inspect import isawaitable
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from ..clients.ledger import Ledger
 from ..clients.names import is_chat_model, providers
-from ..clients.reader import fill
-from ..core.basics import ConfigError, check_name, require, run_sync, shorten
+from ..core.basics import ConfigError, check_name, run_sync
 from ..core.config import read_yaml
 from ..core.grammar import cut_line, find_run, parse
 from ..evaluation.answering import find_contestant
@@ -28,20 +24,17 @@ from humanlm.gyms.protocol import (
     FINISH,
     KINDS,
     MAX_CONTENT,
-    STOP_REASONS,
     Environment,
     Gym,
     ToolCall,
-    UserError,
     call_help,
     call_lines,
     find_gym,
     read_call,
 )
-from ..gyms.users import GymJudgeConfig, GymUserConfig, check_said
+from ..gyms.users import GymJudgeConfig, GymUserConfig
 from ..models.settings import ClientConfig
 from .talk import lines_of
-from ..training.run import quiet_libraries
 
 # %% ../../nbs/serving/07_play.ipynb #PlayerConfig
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +65,6 @@ class PlayerChoice(NamedTuple):
     model: str = ""  # provider/model; empty: a script
     system: bool = True  # it is told in a system message where it is
     tokens: int = 2048  # of a message
-    turns: int | None = None  # of the episodes that it was trained on, where that is known
 
     def make(self, c: PlayerConfig, ledger: Ledger | None = None) -> Callable[[Gym], Any]:
         "Load it; gives what makes its player of a gym"
@@ -111,154 +103,64 @@ def _trained(folder: Path) -> dict[str, Any]:
     gyms = read_yaml(config).get("gyms", {}) if config else {}
     contract = json.loads((folder / "gyms.json").read_text("utf-8"))  # a checkpoint's has none
     gyms |= {"system": contract["system"]} if "system" in contract else {}
-    names = {"tokens": "turn_tokens", "turns": "max_turns", "system": "system"}
+    names = {"tokens": "turn_tokens", "system": "system"}
     return {ours: gyms[theirs] for ours, theirs in names.items() if theirs in gyms}
 
 # %% ../../nbs/serving/07_play.ipynb #play_by_hand
 Reader = Callable[[str], str]  # a question → a line; empty: nothing more
-_PLAIN = re.compile(rf"\s*({'|'.join([*KINDS, FINISH])})\b[ \t:]*", re.IGNORECASE)
 
 
-def _typed_call(
-    text: str, kinds: Sequence[str] = tuple(KINDS)
-) -> ToolCall:  # kinds: that are offered
-    "Read a call that somebody typed"
-    call, plain = read_call(text), _PLAIN.match(text)
-    if call.kind or call.fault == "bad_call":
-        return call
-    if plain and plain[1].lower() in (*kinds, FINISH):
-        return ToolCall(plain[1].lower(), text[plain.end() :].strip()[:MAX_CONTENT])
-    return ToolCall(kinds[0], call.content) if len(kinds) == 1 else call
+def _typed_call(text: str) -> ToolCall:
+    "Read a call that somebody typed, perhaps without brackets"
+    kind, _, content = text.strip().partition(" ")
+    if kind.lower() in (*KINDS, FINISH):
+        return ToolCall(kind.lower(), content[:MAX_CONTENT])
+    return read_call(text)
 
 
-async def _play_by_hand(
-    gym: Gym,
-    env: Environment,
-    read: Reader,
-    player: Callable | None = None,  # None: the person who reads
-) -> None:
-    "Play an episode with a person on one side, until its end or an empty line"
-    if player is None:
-        lines = {"world": gym.about, **call_lines(env), "turns": str(env.config.max_turns)}
-        lines |= {"hint": gym.hint, "": env.task.opening}
-        print("\n".join(lines_of(name, text) for name, text in lines.items() if text))
-    while not env.stop:
-        if player is None:
-            if not (text := read(f"\n{f'turn {len(env.turns) + 1}':<16}")):
-                break
-            call = _typed_call(text, env.kinds)
-            if call.kind not in env.handlers:
-                print(lines_of("", call_help(env, call)))
-                continue
-        else:
-            call = player(env)
-            call = await call if isawaitable(call) else call
-            print(f"\n{lines_of('policy', str(call))}")
+async def _play_by_hand(gym: Gym, env: Environment, read: Reader) -> None:
+    "Play an episode, until its end or an empty line"
+    lines = {"world": gym.about, **call_lines(env), "turns": str(env.config.max_turns)}
+    lines |= {"hint": gym.hint, "": env.task.opening}
+    print("\n".join(lines_of(name, text) for name, text in lines.items() if text))
+    while not env.stop and (text := read(f"\n{f'turn {len(env.turns) + 1}':<16}")):
+        call = _typed_call(text)
+        if call.kind not in (*env.kinds, FINISH):
+            print(lines_of("", call_help(env, call)))
+            continue
         turn = await env.step(call)
         print(lines_of("feedback", turn.feedback))
         print(lines_of("reward", f"{turn.reward:g}"))
-    why = STOP_REASONS.get(env.stop, "you left")
-    turns = f"{len(env.turns)} of {env.config.max_turns} turns"
     score = f"{gym.score(env):g} of {gym.best(env.task):g}"
-    print(lines_of("end", f"{why} after {turns}; score {score}"))
-
-# %% ../../nbs/serving/07_play.ipynb #PersonUser
-class _PersonUser:
-    "Somebody at the keyboard who plays the user"
-
-    name = "person"
-
-    def __init__(self, read: Reader):
-        self.read = read
-
-    async def __call__(self, env: Environment, name: str, payload: Mapping[str, Any]) -> dict:
-        "Show what a role is asked, and read its answer field by field"
-        role = env.roles[name]
-        texts = {
-            slot: value if isinstance(value, str) else json.dumps(value, default=str)
-            for slot, value in payload.items()
-            if f"{{{slot}}}" in role.instructions
-        }
-        print(lines_of("you", fill(role.instructions, **texts)))
-        forms = role.schema["properties"]
-        return {field: self.value(field, form) for field, form in forms.items()}
-
-    def value(self, field: str, form: Mapping[str, Any]) -> Any:
-        "Ask for one field until its answer can be used"
-        options = dict.fromkeys(map(str.casefold, form.get("enum", ())))
-        question = f"\n{field} ({', '.join(options)}): " if options else f"\n{field}: "
-        while text := self.read(question):
-            try:
-                check_said(text)
-                if options and text.strip().casefold() not in options:
-                    raise ValueError(f"Write one of {', '.join(options)}.")
-                plain = (
-                    text.strip() if options or form.get("type") == "string" else json.loads(text)
-                )
-                return next((one for one in form.get("enum", ()) if one.casefold() == plain), plain)
-            except ValueError as e:
-                print(lines_of("", shorten(e, 200)))
-        raise UserError("the person left")
+    print(lines_of("end", f"{env.stop or 'you left'} after {len(env.turns)} turns; score {score}"))
 
 # %% ../../nbs/serving/07_play.ipynb #talk_gym
 @dataclass(frozen=True)
 class _ByHandConfig:
-    "Which gym is played by hand, and which side is yours"
+    "Which gym is played by hand"
 
     gym: str = ""
     """Name of a gym (--gym NAME)."""
-    side: str = "policy"
-    """Your side: policy, or user (--as user)."""
     task: int = 0
     """Number of a task of the gym's own making."""
-    player: str = "expert"
-    """The policy where you are the user: expert, open-loop, chance, idle, a chat model or a run."""
-
-    def __post_init__(self):
-        require(
-            "play",
-            (
-                self.side in ("policy", "user"),
-                f"side is {shorten(self.side)!r}. Write policy or user (--as user).",
-            ),
-        )
 
 
-GYM_GROUPS = {
-    "play": _ByHandConfig,
-    "policy": PlayerConfig,
-    "user": GymUserConfig,
-    "judge": GymJudgeConfig,
-}
-_SHORT = {"--gym": "--play.gym", "--as": "--play.side"}
+GYM_GROUPS = {"play": _ByHandConfig, "user": GymUserConfig, "judge": GymJudgeConfig}
 
 
 def talk_gym(argv: Sequence[str], read: Reader) -> int:
     "Play a gym by hand: `humanlm talk --gym NAME`"
     line = cut_line(argv)
-    flags = ["=".join([_SHORT.get(name, name), *value]) for name, *value in line.flags]
-    s = parse(
-        GYM_GROUPS,
-        [*(f"--config={path}" for path in line.files), *line.inputs, *flags],
-        "Play a gym: as the policy, or with --as user as the user.",
-        runs=False,
-    )
-    gym, is_user = find_gym(s.play.gym), s.play.side == "user"
+    flags = [
+        "=".join([{"--gym": "--play.gym"}.get(name, name), *value]) for name, *value in line.flags
+    ]
+    words = [*(f"--config={path}" for path in line.files), *line.inputs, *flags]
+    s = parse(GYM_GROUPS, words, "Play a gym.", runs=False)
+    gym = find_gym(s.play.gym)
     task = gym.tasks(s.play.task + 1, 0)[s.play.task]
-    if is_user and all(role.judges for role in gym.environment.roles.values()):
-        raise ConfigError(
-            f"The user of {gym.name} says nothing that a person could say. Play the "
-            "policy, or another gym."
-        )
-    choice = find_player(s.play.player)
     if s.dry_run:
-        other = f"policy      {choice.name}" if is_user else f"user        {s.user.model}"
-        print(f"gym         {gym.name}, task {task.id}\nyou         {s.play.side}\n{other}")
+        print(f"gym         {gym.name}, task {task.id}\nuser        {s.user.model}")
         return 0
-    with suppress(ModuleNotFoundError):  # the light core has none of them
-        quiet_libraries()
-    user = _PersonUser(read) if is_user else s.user.player()
-    env = gym.play(task, None, user, s.judge.player())
-    player = choice.make(s.policy)(gym) if is_user else None
-    run_sync(_play_by_hand(gym, env, read, player))
+    env = gym.play(task, None, s.user.player(), s.judge.player())
+    run_sync(_play_by_hand(gym, env, read))
     return 0

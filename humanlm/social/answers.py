@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ..core.basics import DataError, check_name, near_miss, shorten
+from ..core.basics import DataError, check_name, shorten
 from .contexts import NONE, Context, Step, is_none, make_context, split_mental
 from humanlm.social.language import (
     Event,
@@ -29,7 +29,6 @@ class _Answer(NamedTuple):
 
     text: str | None
     reason: str = ""  # why there is no answer
-    notes: tuple[str, ...] = ()  # where the story contradicts itself
 
 # %% ../../nbs/social/07_answers.ipynb #_refusal
 _OPENERS = set("The A An It There This That These Those Outside Today".split())  # no names
@@ -58,21 +57,6 @@ def _gap(story: Story, *objects: str) -> str:
     (n, sentence, reason), *others = gaps
     more = f" (and {len(others):,} more)" if others else ""
     return f"sentence {n}, {shorten(sentence)!r}{more}, is not understood: {reason.rstrip('.')}"
-
-
-def _refusal(story: Story, question: PlaceQuestion | UnknownPhrase) -> str:
-    "Say why a question cannot be answered; empty if it can"
-    if isinstance(question, UnknownPhrase):
-        return f"the question {shorten(question.sentence)!r} is of no known form: {question.reason}"
-    things = story.world.log
-    if gap := _gap(story, question.object):
-        return gap
-    if question.object not in things:
-        return f"no {shorten(question.object)!r} in the story.{near_miss(question.object, things)}"
-    for name in question.chain:
-        if name not in story.agents:
-            return f"nobody called {shorten(name)!r} takes part.{near_miss(name, story.agents)}"
-    return ""
 
 # %% ../../nbs/social/07_answers.ipynb #shipped_faults
 POLICIES = ("principled", "as_shipped")
@@ -108,20 +92,20 @@ def answer(
     policy: str = "principled",  # or as_shipped: with the faults of the published labels
 ) -> _Answer:
     "Answer a question about a story"
-    asks = read_question(question) if isinstance(question, str) else question
+    query = read_question(question) if isinstance(question, str) else question
     faulty, world = check_name(policy, POLICIES, "policy") == "as_shipped", story.world
-    reason = _refusal(story, asks)
-    if reason or isinstance(asks, UnknownPhrase):
-        return _Answer(None, reason)
-    if asks.kind == "initial":
-        text = world.first(asks.object)
-    elif faulty and _leaks(story) and _leaked(world, asks):
-        text = world.where(asks.object)
+    if isinstance(query, UnknownPhrase):
+        return _Answer(None, f"the question is of no known form: {query.reason}")
+    if gap := _gap(story, query.object):
+        return _Answer(None, gap)
+    if query.kind == "initial":
+        text = world.first(query.object)
+    elif faulty and _leaks(story) and _leaked(world, query):
+        text = world.where(query.object)
     else:
-        text = world.belief(asks.chain, asks.object, ordered=faulty and story.instructed)
-    chain = " and ".join(dict.fromkeys(asks.chain))
-    reason = "" if text else f"{chain or 'the story'} never saw where the {asks.object} is"
-    return _Answer(text, reason, tuple(f"sentence {n + 1}: {why}" for n, why in world.conflicts))
+        text = world.belief(query.chain, query.object, ordered=faulty and story.instructed)
+    chain = " and ".join(dict.fromkeys(query.chain)) or "the story"
+    return _Answer(text, "" if text else f"{chain} never saw where the {query.object} is")
 
 # %% ../../nbs/social/07_answers.ipynb #_ACTS
 _ACTS = {"enter", "exit", "move", "stay", "claim", "tell"}  # the kinds that make a step

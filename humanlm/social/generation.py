@@ -14,9 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..core.basics import DataError, atomic_write, check_name, shorten
+from ..core.basics import atomic_write, check_name
 from .answers import answer
-from .language import PlaceQuestion, read_question
 from .world import Story, read_story
 
 # %% ../../nbs/social/08_generation.ipynb #NAMES
@@ -57,13 +56,6 @@ class StoryQuestion(NamedTuple):
     answer: str
     kind: str = ""  # ToMi: memory, reality, first_order_0_tom …; Hi-ToM: order_0 … order_4
 
-    @property
-    def about(self) -> PlaceQuestion:
-        "Read what the question is about"
-        question = read_question(self.text)
-        assert isinstance(question, PlaceQuestion), self.text
-        return question
-
 # %% ../../nbs/social/08_generation.ipynb #Tale
 @dataclass(frozen=True)
 class Tale:
@@ -71,7 +63,7 @@ class Tale:
 
     family: str  # "tomi" | "hitom"
     sentences: tuple[str, ...]  # each with its period
-    asked: tuple[StoryQuestion, ...] = ()
+    questions: tuple[StoryQuestion, ...] = ()
     kind: str = ""  # ToMi: true_belief …; Hi-ToM: length and whether people talk
     trace: tuple[str, ...] = ()  # ToMi: what happens, as tags
     choices: tuple[str, ...] = ()  # Hi-ToM: the containers to choose from
@@ -93,8 +85,8 @@ def ask(
 ) -> Tale:  # with those of the questions that the story answers
     "Add questions to a tale, answered by the simulator"
     pairs = [StoryQuestion(text, answer(tale.story, text).text or "") for text in questions]
-    known = [pair._replace(kind=kind(pair)) for pair in pairs if pair.answer]
-    return replace(tale, asked=(*tale.asked, *known))
+    answered = [pair._replace(kind=kind(pair)) for pair in pairs if pair.answer]
+    return replace(tale, questions=(*tale.questions, *answered))
 
 # %% ../../nbs/social/08_generation.ipynb #TOMI_KINDS
 TOMI_KINDS = ("true_belief", "false_belief", "second_order_false_belief")
@@ -168,9 +160,10 @@ def tomi_story(
     tale = Tale("tomi", tuple(sentences), kind=drawn, trace=trace)
     types = _tomi_questions(people[0], people[1], things[0])
 
-    def type_of(asked: StoryQuestion) -> str:
-        real = "no_tom" if asked.answer == tale.story.world.where(things[0]) else "tom"
-        return f"{types[asked.text]}_{real}" if asked.about.chain else types[asked.text]
+    def type_of(question: StoryQuestion) -> str:
+        kind = types[question.text]
+        real = "no_tom" if question.answer == tale.story.world.where(things[0]) else "tom"
+        return f"{kind}_{real}" if "order" in kind else kind
 
     return ask(tale, types, type_of)
 
@@ -282,9 +275,10 @@ def hitom_story(
     choices = tuple(rng.sample([box for boxes in house.rooms.values() for box in boxes], 15))
     kind = f"length {length}, {'tell' if tells else 'no tell'}"
     people = rng.sample(house.people, 5)
-    questions = [_belief_question(people[4 - order : 4], things[0]) for order in range(5)]
+    chains = [people[4 - order : 4] for order in range(5)]
+    kinds = {_belief_question(chain, things[0]): f"order_{len(chain)}" for chain in chains}
     tale = Tale("hitom", sentences, kind=kind, choices=choices)
-    return ask(tale, questions, lambda asked: f"order_{asked.about.order}")
+    return ask(tale, kinds, lambda question: kinds[question.text])
 
 # %% ../../nbs/social/08_generation.ipynb #_aside
 def _aside(rng: random.Random, house: _House) -> Iterator[str]:
@@ -326,11 +320,11 @@ def write_tomi(
     "Write tales in the format of the ToMi files"
     blocks, traces = [], []
     for tale in tales:
-        for asked in tale.asked:
+        for question in tale.questions:
             blocks.append(
-                f"{tale.text}\n{len(tale.sentences) + 1} {asked.text}\t{asked.answer}\t1\n"
+                f"{tale.text}\n{len(tale.sentences) + 1} {question.text}\t{question.answer}\t1\n"
             )
-            traces.append(",".join((*tale.trace, asked.kind, tale.kind)) + "\n")
+            traces.append(",".join((*tale.trace, question.kind, tale.kind)) + "\n")
     atomic_write(path, "".join(blocks))
     atomic_write(Path(path).with_suffix(".trace"), "".join(traces))
 
@@ -339,27 +333,20 @@ def read_tomi(
     path: str | Path,  # a trace beside it is used if there is one
 ) -> list[Tale]:
     "Read a file of the ToMi format; blocks of the same story become one tale"
-    path, tales, blocks, story = Path(path), [], [], ()
-    for n, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+    trace, tales, story = Path(path).with_suffix(".trace"), [], ()
+    traces = iter(trace.read_text("utf-8").splitlines() if trace.exists() else [])
+    for line in Path(path).read_text("utf-8").splitlines():
         number, _, text = line.strip().partition(" ")
-        story = () if number == "1" else story
-        if "\t" in text and story:
-            blocks.append((story, *(part.strip() for part in text.split("\t")[:2])))
-        elif number.isdigit() and text and "\t" not in text:
-            story = (*story, text)
-        elif line.strip():
-            raise DataError(f"{path}, line {n}: {shorten(line)!r} is no sentence and no question.")
-    trace = path.with_suffix(".trace")
-    lines = trace.read_text("utf-8").splitlines() if trace.exists() else [","] * len(blocks)
-    if len(lines) != len(blocks):
-        raise DataError(f"{trace}: {len(lines)} lines for {len(blocks)} questions in {path.name}.")
-    for (story, question, place), line in zip(blocks, lines):
-        *acts, type_, kind = line.split(",")
-        asked = StoryQuestion(question, place, type_)
+        if "\t" not in text:
+            story = (text,) if number == "1" else (*story, text) if text else story
+            continue
+        words, place = text.split("\t")[:2]
+        *acts, type_, kind = next(traces, ",").split(",")
+        question = StoryQuestion(words.strip(), place.strip(), type_)
         if tales and tales[-1].sentences == story:
-            tales[-1] = replace(tales[-1], asked=(*tales[-1].asked, asked))
+            tales[-1] = replace(tales[-1], questions=(*tales[-1].questions, question))
         else:
-            tales.append(Tale("tomi", story, (asked,), kind, tuple(acts)))
+            tales.append(Tale("tomi", story, (question,), kind, tuple(acts)))
     return tales
 
 # %% ../../nbs/social/08_generation.ipynb #hitom_rows
@@ -374,13 +361,13 @@ def hitom_rows(
             "prompting_type": "CoTP",
             "deception": tells,
             "story_length": length,
-            "question_order": int(asked.kind[-1]),
-            "sample_id": len(tale.asked) * number + i,
+            "question_order": int(question.kind[-1]),
+            "sample_id": len(tale.questions) * number + i,
             "set_id": f"tale-{number}",
             "story": tale.text + "\n\n",
-            "question": asked.text,
+            "question": question.text,
             "choices": choices,
-            "answer": asked.answer,
+            "answer": question.answer,
         }
-        for i, asked in enumerate(tale.asked)
+        for i, question in enumerate(tale.questions)
     ]

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 from ..core.basics import check_name, shorten
 from humanlm.social.contexts import (
-    MENTAL,
     NONE,
     TAG,
     Context,
@@ -140,7 +139,7 @@ def _decode(context: Context, warnings: list[Violation], deeds: bool = True) -> 
         before = {
             name: _still(sentence(name, text))
             for name, text in done.items()
-            if not (is_none(text) or is_unread(name, context.agents))
+            if not (is_none(text) or is_unread(name))
         }
         decoded.append(Step(timestep=step.timestep, state=state, observations=seen, actions=done))
     return context.model_copy(update={"socialized_context": decoded})
@@ -153,16 +152,13 @@ _PLAIN = re.compile(r"</?(?:mental_state|unknown)\s?/?>", re.IGNORECASE)
 
 
 def _odd_tags(context: Context) -> Iterator[Violation]:
-    "Find tags that nobody knows, and thoughts that are opened or closed only"
+    "Find tags that nobody knows"
     for i, step in enumerate(context.steps):
         for name, text in [(None, step.state), *step.observations.items(), *step.actions.items()]:
-            marks = {m for m in _MARKUP.findall(text) if not (TAG.match(m) or _PLAIN.fullmatch(m))}
-            ends = [m[1] for m in MENTAL.finditer(text)]
-            if ends != ["", "/"] * (len(ends) // 2):
-                marks.add("<mental_state>")
-            for mark in sorted(marks):
-                why = f"{shorten(mark, 60)} is not a known tag, or has no partner"
-                yield Violation("tag", i, name, why, "warning")
+            for mark in sorted(set(_MARKUP.findall(text))):
+                if not (TAG.match(mark) or _PLAIN.fullmatch(mark)):
+                    why = f"{shorten(mark, 60)} is not a known tag"
+                    yield Violation("tag", i, name, why, "warning")
 
 # %% ../../nbs/social/02_memories.ipynb #memories-2
 def memories(context: Context) -> dict[str, list[str]]:
@@ -274,14 +270,11 @@ def observation_scores(generated: Context, reference: Context) -> ObservationSco
 
 # %% ../../nbs/social/02_memories.ipynb #match_names
 def _renamed(counts: Counter, names: Sequence[str]) -> Counter:
-    "Give agents the names of the reference, each of which is given once"
-    agents, match, renamed = dict.fromkeys(agent for agent, _ in counts), {}, Counter()
-    free = [name for name in names if name not in agents]
-    for agent in agents:
-        match[agent] = agent if agent in names else best_match(agent, free) or agent
-        free = [name for name in free if name != match[agent]]
+    "Give agents the names of the reference that are like theirs"
+    renamed = Counter()
     for (agent, fact), n in counts.items():
-        renamed[match[agent], fact] += n
+        name = agent if agent in names else best_match(agent, names) or agent
+        renamed[name, fact] += n
     return renamed
 
 # %% ../../nbs/social/02_memories.ipynb #structural_score
@@ -289,28 +282,20 @@ def structural_score(context: Any) -> float:  # 0..1
     "Score the form of a record, as the published evaluation does"
     obj = context.model_dump() if isinstance(context, Context) else context
     steps = obj.get("socialized_context") if isinstance(obj, dict) else None
-    if not isinstance(steps, list) or "agents_names" not in obj:
+    if not isinstance(steps, list) or not isinstance(obj.get("agents_names"), list):
         return 0.0
     if not steps:
         return 0.3
-    names = list(map(str, obj["agents_names"])) if isinstance(obj["agents_names"], list) else []
-    whole = sum(
-        all(_keys(step, half, names) == set(names) for half in ("observations", "actions"))
-        for step in steps
-    )
+    names = set(map(str, obj["agents_names"]))
+    whole = sum(_keys(step, "observations") == _keys(step, "actions") == names for step in steps)
     return min(1.0, 0.3 + 0.4 * whole / len(steps) + _numbering_score(steps))
 
 # %% ../../nbs/social/02_memories.ipynb #_keys
-def _keys(step: Any, field: str, names: Sequence[str]) -> set[str] | None:
+def _keys(step: Any, half: str) -> set[str] | None:
     "Give the agents that a step names"
-    entries = step.get(field) if isinstance(step, dict) else None
-    if isinstance(entries, list):
-        entries = read_entries(entries, names)
-    return (
-        {name for name in entries if not is_unread(name, names)}
-        if isinstance(entries, dict)
-        else None
-    )
+    entries = step.get(half) if isinstance(step, dict) else None
+    entries = read_entries(entries) if isinstance(entries, list) else entries
+    return {n for n in entries if not is_unread(n)} if isinstance(entries, dict) else None
 
 # %% ../../nbs/social/02_memories.ipynb #_numbering_score
 def _numbering_score(steps: list) -> float:

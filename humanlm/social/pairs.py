@@ -48,12 +48,17 @@ class ContextPair(NamedTuple):
     name: str = ""  # where it came from, for messages
     evaluation_only: str = ""  # the set it is of, where its authors ask not to train on it
 
-    def chat_row(self, style: str = "bare", indent: int = 0) -> dict:
+    @property
+    def target(self) -> str:
+        "What a parser should write"
+        return json.dumps(self.context.to_lists(), ensure_ascii=False, separators=(",", ":"))
+
+    def chat_row(self, style: str = "bare") -> dict:
         "Make a training record: messages of prompt and completion"
         prompt = parse_prompt(self.text, self.task, style, example=False)
         return {
             "prompt": [{"role": "user", "content": prompt}],
-            "completion": [{"role": "assistant", "content": _completion(self.context, indent)}],
+            "completion": [{"role": "assistant", "content": self.target}],
             "row_id": self.name,
         }
 
@@ -70,20 +75,13 @@ def fresh_pairs(
         yield ContextPair(text, context, kind, f"{kind} {seed}:{i}")
 
 # %% ../../nbs/social/54_pairs.ipynb #read_pair
-_EVALUATION_ONLY = {
-    "fantom": "FANToM",
-    "opentom": "OpenToM",
-    "tombench": "ToMBench",
-}  # kind of texts → the set that they are of
-
-
 def _read_pair(path: Path, needs: Sequence[str] = ()) -> ContextPair:
     "Read a text and its context; `DataError` says why a file is not a result"
     try:
         row = json.loads(path.read_text("utf-8-sig"))
         story = row["story"] if "story" in row else row["text"]
         context = row["socialized_context"]
-    except (OSError, ValueError, RecursionError) as e:
+    except (OSError, ValueError) as e:
         raise DataError(f"not JSON: {shorten(e)}") from e
     except (KeyError, TypeError) as e:
         raise DataError("lacks socialized_context, or story and text") from e
@@ -91,8 +89,8 @@ def _read_pair(path: Path, needs: Sequence[str] = ()) -> ContextPair:
     lacking = [name for name in needs if "story" in row and name not in row]
     if lacking or not text.strip():
         raise DataError(f"lacks {', '.join(lacking)}" if lacking else "story is empty")
-    task = str(row.get("task", ""))
-    reserved = str(row.get("evaluation_only") or _EVALUATION_ONLY.get(task, ""))
+    task = row.get("task", "")
+    reserved = row.get("evaluation_only") or ("FANToM" if task == "fantom" else "")
     return ContextPair(text, read_context(context), task, path.name, reserved)
 
 # %% ../../nbs/social/54_pairs.ipynb #read_pairs
@@ -111,19 +109,6 @@ def read_pairs(
             reason = f"not a result: {shorten(e, 200)}"
             others.append((path.relative_to(folder).as_posix(), reason))
     return pairs, others
-
-# %% ../../nbs/social/54_pairs.ipynb #completion
-def _completion(
-    context: Context,
-    indent: int = 0,  # spaces per level, as published training sets have 2; 0 = one line
-) -> str:
-    "Write a context as a parser should"
-    return json.dumps(
-        context.to_lists(),
-        ensure_ascii=False,
-        indent=indent or None,
-        separators=None if indent else (",", ":"),
-    )
 
 # %% ../../nbs/social/54_pairs.ipynb #exact
 def exact(text: str) -> Context | None:  # None: the text is not in the grammar
@@ -150,12 +135,15 @@ def _sift(
     "Take out what is not worth learning"
     good, others, seen = [], [], set()
     for pair in pairs:
-        target = _completion(pair.context)
-        reason = "repeated" if (pair.text, target) in seen else _fault(pair)
-        if not reason and max_tokens and (tokens := length(target)) > max_tokens:
-            reason = f"too long: {tokens:,} tokens, more than {max_tokens:,}"
-        seen.add((pair.text, target))
-        others.append((pair.name, reason)) if reason else good.append(pair)
+        key = pair.text, pair.target
+        reason = "repeated" if key in seen else _fault(pair)
+        if not reason and 0 < max_tokens < length(pair.target):
+            reason = f"too long: more than {max_tokens:,} tokens"
+        seen.add(key)
+        if reason:
+            others.append((pair.name, reason))
+        else:
+            good.append(pair)
     return good, others
 
 # %% ../../nbs/social/54_pairs.ipynb #story_key
@@ -171,7 +159,7 @@ def _split_pairs(
 ) -> tuple[list[ContextPair], list[ContextPair]]:  # to learn from, held out
     "Split pairs by story, in an order of its own"
     stories = defaultdict(list)
-    for pair in sorted(pairs, key=lambda pair: (pair.text, _completion(pair.context))):
+    for pair in sorted(pairs, key=lambda pair: (pair.text, pair.target)):
         key = f"{seed}:{story_key(pair.text)}"
         stories[sha256(key.encode()).hexdigest()].append(pair)
     order = [stories[key] for key in sorted(stories)]
@@ -179,24 +167,17 @@ def _split_pairs(
     return list(chain(*order[cut:])), list(chain(*order[:cut]))
 
 # %% ../../nbs/social/54_pairs.ipynb #write_set
-def _write_set(folder: str | Path, name: str, rows: Sequence[dict]) -> list[Path]:
+def _write_set(folder: Path, name: str, rows: Sequence[dict]) -> None:
     "Write the records of a part for chat trainers and for verl"
-    import pyarrow as pa
-    from pyarrow.parquet import write_table
+    import pandas as pd
 
-    chats = write_jsonl(
-        Path(folder) / f"{name}.jsonl",
-        ({"messages": row["prompt"] + row["completion"]} for row in rows),
-    )
-    columns = {
-        "prompt": [row["prompt"][0]["content"] for row in rows],
-        "response": [row["completion"][0]["content"] for row in rows],
-        "row_id": [row["row_id"] for row in rows],
-    }
-    path = Path(folder) / f"{name}.parquet"
-    with atomic_path(path) as new:
-        write_table(pa.table(columns), new, compression="zstd")
-    return [chats, path]
+    chats = [{"messages": row["prompt"] + row["completion"]} for row in rows]
+    write_jsonl(folder / f"{name}.jsonl", chats)
+    texts = [
+        (*(m["content"] for m in chat["messages"]), row["row_id"]) for chat, row in zip(chats, rows)
+    ]
+    with atomic_path(folder / f"{name}.parquet") as new:
+        pd.DataFrame(texts, columns=["prompt", "response", "row_id"]).to_parquet(new)
 
 # %% ../../nbs/social/54_pairs.ipynb #ParserConfig
 @dataclass(frozen=True)
@@ -211,8 +192,6 @@ class ParserConfig:
     """Fresh stories to make, held-out ones included."""
     style: str = "bare"
     """Style of the prompt. bare: the story alone, for a model that has learnt what is wanted."""
-    indent: int = 0
-    """Spaces per level of the JSON that is learnt. 0: one line."""
     max_tokens: int = 0
     """Longest context, in tokens. 0: any."""
     held_out: float = 0.1
@@ -227,7 +206,6 @@ class ParserConfig:
     def __post_init__(self):
         require(
             "parser",
-            (self.stories > 0 and self.tested > 0, "stories and tested must be at least 1"),
             (0 < self.held_out < 1, f"held_out must lie between 0 and 1, got {self.held_out}"),
         )
 
@@ -253,8 +231,7 @@ class ParserData(NamedTuple):
         "Count the pairs and the stories of each part"
         parts = {"learnt": self.train, "held out": self.held_out}
         counts = {name: len(part) for name, part in parts.items()}
-        for name, part in parts.items():
-            counts[f"stories {name}"] = len({story_key(pair.text) for pair in part})
+        counts |= {f"stories {n}": len({story_key(p.text) for p in parts[n]}) for n in parts}
         return counts | Counter(f"dropped, {why.partition(':')[0]}" for _, why in self.dropped)
 
 # %% ../../nbs/social/54_pairs.ipynb #make_sets
@@ -281,10 +258,10 @@ def make_sets(c: ParserConfig, length: Callable[[str], int], seed: int = 0) -> P
     return ParserData(train, held_out, dropped)
 
 # %% ../../nbs/social/54_pairs.ipynb #write_sets
-def write_sets(folder: str | Path, sets: ParserData, style: str = "bare", indent: int = 0) -> Path:
+def write_sets(folder: str | Path, sets: ParserData, style: str = "bare") -> None:
     "Write both parts, and what was left out"
+    folder = Path(folder)
     for name, part in (("train", sets.train), ("val", sets.held_out)):
-        _write_set(folder, name, [pair.chat_row(style, indent) for pair in part])
-    dropped = ({"name": name, "reason": why} for name, why in sets.dropped)
-    write_jsonl(Path(folder) / "dropped.jsonl", dropped)
-    return atomic_write(Path(folder) / "counts.json", to_json(sets.counts(), indent=1))
+        _write_set(folder, name, [pair.chat_row(style) for pair in part])
+    write_jsonl(folder / "dropped.jsonl", [{"name": n, "reason": why} for n, why in sets.dropped])
+    atomic_write(folder / "counts.json", to_json(sets.counts(), indent=1))

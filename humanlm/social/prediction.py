@@ -41,8 +41,8 @@ def with_step(context: Context, obj: dict) -> Context:  # a copy
     names, halves = list(context.agents), {}
     for half in ("observations", "actions"):
         halves[half] = dict.fromkeys(names, NONE)
-        for name, text in read_entries(obj[half], names).items():
-            agent = name if name in names else best_match(name, names)
+        for name, text in read_entries(obj[half]).items():
+            agent = best_match(name, names)
             if agent is None:
                 raise DataError(
                     f"{shorten(f'{name}: {text}', 60)!r} is not one of {', '.join(names)}: "
@@ -51,9 +51,8 @@ def with_step(context: Context, obj: dict) -> Context:  # a copy
             halves[half][agent] = text
     number = turn_number(context.steps[-1].timestep) + 1 if context.steps else 0
     step = Step(timestep=str(number), state=obj["state"].strip() or NONE, **halves)
-    return context.model_copy(
-        update={"agents_names": names, "socialized_context": [*context.steps, step]}
-    )
+    steps = [*context.steps, step]
+    return context.model_copy(update={"agents_names": names, "socialized_context": steps})
 
 # %% ../../nbs/social/51_prediction.ipynb #predict_step
 async def predict_step(

@@ -49,16 +49,16 @@ def _named(speaker: str) -> list[str]:
 def read_turns(text: str) -> list[DialogueTurn]:
     "Read a dialogue"
     lines = [line.partition("<END>")[0].strip() for line in text.split("\n")]
-    read, found = [_read_line(line) for line in lines], []
+    read, turns = [_read_line(line) for line in lines], []
     alone = {
-        turn.speaker for turns in read for turn in turns if _named(turn.speaker) == [turn.speaker]
+        turn.speaker for parts in read for turn in parts if _named(turn.speaker) == [turn.speaker]
     }
-    for line, turns in zip(lines, read):
-        if turns and alone.intersection(_named(turns[0].speaker)):
-            found += turns
-        elif line and found and not found[-1].move:
-            found[-1] = found[-1]._replace(text=f"{found[-1].text} {line}")
-    return found
+    for line, parts in zip(lines, read):
+        if parts and alone.intersection(_named(parts[0].speaker)):
+            turns += parts
+        elif line and turns and not turns[-1].move:
+            turns[-1] = turns[-1]._replace(text=f"{turns[-1].text} {line}")
+    return turns
 
 
 def _read_line(line: str) -> list[DialogueTurn]:

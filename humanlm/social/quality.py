@@ -127,17 +127,11 @@ def _read(folder: str | Path, name: str, kind: str) -> dict:
     "Read a JSON object: a result file, or the record itself"
     try:
         row = json.loads((Path(folder) / name).read_text("utf-8-sig"))
+        return {"socialized_context": row} | row
     except FileNotFoundError as e:
         raise DataError(f"{kind} missing") from e
-    except (OSError, ValueError, RecursionError) as e:
+    except (OSError, ValueError, TypeError) as e:
         raise DataError(f"{kind} unreadable: {shorten(e)}") from e
-    if not isinstance(row, dict):
-        raise DataError(f"{kind} unreadable: expected an object, got {type(row).__name__}")
-    return row
-
-
-def _record(row: dict) -> Any:
-    return row["socialized_context"] if isinstance(row.get("socialized_context"), dict) else row
 
 # %% ../../nbs/social/52_quality.ipynb #QualityReport
 class QualityReport(NamedTuple):
@@ -152,16 +146,16 @@ class QualityReport(NamedTuple):
     def markdown(self) -> str:
         "Write the published table, with coverage below, and what could not be compared or judged"
         columns, n = ("structural_score", "observation_accuracy", "overall_score"), len(self.rows)
-        means = [fmean([row[c] for row in self.rated] or [math.nan]) for c in columns]
-        bold = [f"**{number_text(mean, '.3f')}**" for mean in means]
-        lines = [
-            [shorten(row["file_id"], 80).ljust(12), *(number_text(row[c], ".3f") for c in columns)]
-            for row in self.rows
-            if not math.isnan(row["structural_score"])
-        ]
+
+        def numbers(row):
+            return [number_text(row[column], ".3f") for column in columns]
+
+        means = {c: fmean([row[c] for row in self.rated] or [math.nan]) for c in columns}
+        bold = [f"**{number}**" for number in numbers(means)]
+        lines = [[shorten(row["file_id"], 80).ljust(12), *numbers(row)] for row in self.rated]
         lines += [["**Mean**", *bold], ["**Final Score**", "", "", bold[2]]]
-        adjusted = sum(row["overall_score"] for row in self.rated) / max(1, n)
-        coverage = f"Coverage {len(self.rated) / max(1, n):.0%} of {n}"
+        adjusted = sum(row["overall_score"] for row in self.rated) / n
+        coverage = f"Coverage {len(self.rated) / n:.0%} of {n}"
         lines.append([coverage, "", "", number_text(adjusted, ".3f")])
         table = Table(("File", "Structural", "Observation Accuracy", "Overall"), lines).markdown()
         failed = [
@@ -189,7 +183,7 @@ async def rate(
     question: str = "",
     judge: ChatClient | None = None,
     task: str = "",  # a key of `TASKS`, or empty
-    **asked,  # fields of `ChatRequest`
+    **settings,  # fields of `ChatRequest`
 ) -> dict[str, Any]:  # a row by `_row`
     "Rate one record: by the judge, else by the simulator, else by the words of the reference"
     form, story = structural_score(record), read_story(text)
@@ -206,12 +200,12 @@ async def rate(
         details = _compare(context, wanted, story if exact else None)
         return _row(name, form, details.pop("f1"), "exact" if exact else "words", "", **details)
     prompt = _judge_prompt(context, wanted, text, question, task)
-    usual = {"temperature": 0.0, "max_tokens": 1024, "seed": 0, "caller": "context judge"}
+    settings = {"temperature": 0.0, "max_tokens": 1024, "seed": 0} | settings
     try:
-        verdict = (await judge(chat(prompt, schema=JUDGED, **usual | asked))).parsed
+        reply = await judge(chat(prompt, schema=JUDGED, caller="context judge", **settings))
     except LLMError as e:
         return _row(name, form, reason=f"no judgement: {shorten(e, 200)}")
-    return _row(name, form, float(verdict["score"]), "judge", verdict["reasoning"])
+    return _row(name, form, float(reply.parsed["score"]), "judge", reply.parsed["reasoning"])
 
 
 async def evaluate_folders(
@@ -222,20 +216,17 @@ async def evaluate_folders(
 ) -> QualityReport:
     "Rate the records of one folder against those of another, side by side"
 
-    async def rated(file: str) -> dict[str, Any]:
-        name = file.removesuffix(".json")
+    async def rated(file: Path) -> dict[str, Any]:
         try:
-            made = _read(generated, file, "generated")
-            wanted = _read(reference, file, "reference")
+            made = _read(generated, file.name, "generated")
+            wanted = _read(reference, file.name, "reference")
         except DataError as e:
-            return _row(name, reason=str(e))
-        text, question = (
-            story_text(wanted.get(key) or made.get(key) or "") for key in ("story", "question")
-        )
-        pair = _record(made), _record(wanted)
-        return await rate(name, *pair, text, question, judge, **options)
+            return _row(file.stem, reason=str(e))
+        texts = {key: story_text((made | wanted).get(key) or "") for key in ("story", "question")}
+        pair = made["socialized_context"], wanted["socialized_context"]
+        return await rate(file.stem, *pair, texts["story"], texts["question"], judge, **options)
 
-    files = sorted(path.name for path in Path(reference).glob("*.json"))
+    files = sorted(Path(reference).glob("*.json"))
     if not files:
         raise DataError(f"No *.json in {reference}. Name the folder of reference records.")
     return QualityReport(list(await asyncio.gather(*map(rated, files))))

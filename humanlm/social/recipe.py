@@ -73,21 +73,21 @@ def _written_form(raw: str) -> tuple[float, float]:  # valid, structural
 def _grade(parse: Parse, text: str) -> dict[str, float]:  # one of `METRICS` → 0..1
     "Grade what a parser made of a story"
     context, story, scores = parse.context, read_story(text), (0.0, 0.0, 0.0)
-    form = (float(context is not None), structural_score(context))
-    form = _written_form(parse.raw) if parse.raw else form
+    valid, structural = float(context is not None), structural_score(context)
+    if parse.raw:
+        valid, structural = _written_form(parse.raw)
     if context:
-        scores = observation_scores(context, to_context(story))[:3]
-    scores = (0.0 if math.isnan(value) else value for value in scores)
+        scores = [x if x == x else 0.0 for x in observation_scores(context, to_context(story))[:3]]
     mended = float(context is not None and bool(parse.notes))
-    values = form[0], mended, form[1], *scores, *downstream(context, story)
+    values = valid, mended, structural, *scores, *downstream(context, story)
     return dict(zip(METRICS, values))
 
 # %% ../../nbs/social/55_recipe.ipynb #examine
-def examine(asked: Parser, pairs: Sequence[ContextPair]) -> list[Measurement]:
+def examine(reader: Parser, pairs: Sequence[ContextPair]) -> list[Measurement]:
     "Ask a parser for every story, all side by side, and grade what it writes"
 
     async def records() -> list[Parse]:
-        return await asyncio.gather(*(asked(pair.text, pair.task) for pair in pairs))
+        return await asyncio.gather(*(reader(pair.text, pair.task) for pair in pairs))
 
     start = time.perf_counter()
     parses = run_sync(records())
@@ -117,13 +117,10 @@ class _AllSeeing:
 # %% ../../nbs/social/55_recipe.ipynb #known_stories
 def known_stories(folder: str | Path) -> list[ContextPair]:
     "Read the stories of a folder that the simulator can read, each once"
-    pairs, others = read_pairs(folder)
+    pairs, _ = read_pairs(folder)
     stories = {story_key(pair.text): pair for pair in pairs if exact(pair.text)}
     if not stories:
-        raise DataError(
-            f"{folder} holds no story in the simulator's grammar among {len(pairs):,} results; "
-            f"files that are none: {shorten(others[:3], 200)}"
-        )
+        raise DataError(f"{folder} holds no story in the simulator's grammar.")
     return list(stories.values())
 
 # %% ../../nbs/social/55_recipe.ipynb #FRAMES
@@ -191,21 +188,19 @@ def _parser_lessons(
     from humanlm.models.prompts import render, render_target
     from humanlm.training.rollouts import sft_row
 
-    target = _pieces if _knows_frames(tokenizer) else lambda text: [plain(text)]
-    made = [
-        sft_row(row["prompt"], target(row["completion"][0]["content"]), row_id=row["row_id"])
-        for row in rows
-    ]
-    lengths = [
-        len(render(tokenizer, row["prompt"])) + len(render_target(tokenizer, row["target"]))
-        for row in made
-    ]
+    framed, examples, lengths = _knows_frames(tokenizer), [], []
+    for row in rows:
+        text = row["completion"][0]["content"]
+        target = _pieces(text) if framed else [plain(text)]
+        examples.append(sft_row(row["prompt"], target, row_id=row["row_id"]))
+        target_length = len(render_target(tokenizer, examples[-1]["target"]))
+        lengths.append(len(render(tokenizer, row["prompt"])) + target_length)
     if 0 < room < max(lengths):
         raise DataError(
             f"The longest story with its context has {max(lengths):,} tokens, and the model takes "
             f"{room:,}. Leave long ones out with --parser.max_tokens, or take another model."
         )
-    return _in_batches(made, lengths, size, seed)
+    return _in_batches(examples, lengths, size, seed)
 
 # %% ../../nbs/social/55_recipe.ipynb #train_parser
 @dataclass
@@ -257,14 +252,13 @@ class _ParserRecipe(Recipe):
     def load(self, s: Settings, **given: Any) -> _ParserWork:
         "Collect, sift and split the pairs"
         sets = make_sets(s.parser, token_counter(s.model), s.run.seed)
-        rows = [pair.chat_row(s.parser.style, s.parser.indent) for pair in sets.train]
+        rows = [pair.chat_row(s.parser.style) for pair in sets.train]
         tested = sets.held_out[: s.parser.tested]
         return _ParserWork(fingerprint(rows), sets=sets, rows=rows, tested=tested)
 
     def begin(self, run: Any) -> None:
         "Write the sets into the run's folder"
-        c = run.settings.parser
-        write_sets(run.folder / "data", run.work.sets, c.style, c.indent)
+        write_sets(run.folder / "data", run.work.sets, run.settings.parser.style)
 
     def vocabulary(self, run: Any) -> tuple[list[str], Sequence[str]]:
         "Give stories and records without their form, and the form"
@@ -280,14 +274,14 @@ class _ParserRecipe(Recipe):
 
         longest = max((row["completion"][0]["content"] for row in run.work.rows), key=len)
         cut = _pieces(longest) if _knows_frames(tokenizer) else longest
-        asked = {
+        settings = {
             "style": run.settings.parser.style,
             "example": False,
             "attempts": 1,
             "temperature": 0.0,
             "max_tokens": len(render_target(tokenizer, cut)) * 5 // 4,
         }
-        return {"parser.json": to_json(asked, indent=1)}
+        return {"parser.json": to_json(settings, indent=1)}
 
     def evaluate(self, run: Any, name: str) -> list[Measurement]:
         "Ask a model for held-out stories"

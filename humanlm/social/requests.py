@@ -52,14 +52,6 @@ belongs into <mental_state>.""",
     "mmtom": "A person looks for things in an apartment. "
     + _ROOMS
     + " Closed containers hide what is in them.",
-    "bigtom": """A short story: a person believes something, then the world changes, and the \
-person may or \
-may not notice. An observation holds the change only if the text says or plainly shows that \
-this person perceived it.""",
-    "simpletom": """A short story with something that one person cannot know, such as what is \
-inside a closed \
-packet. That fact belongs into the state and into the observations only of those who can \
-perceive it.""",
 }
 TASKS = {name: name for name in HINTS} | {
     "ori_tomi": "tomi",
@@ -103,17 +95,13 @@ In the last step nobody acts. Short forms: <same_as_state /> (perceives the whol
 what the only acting person did)."""
 
 # %% ../../nbs/social/10_requests.ipynb #STYLES
-STYLES = ("full", "compact", "bare")
+STYLES = ("full", "bare")
 _BARE = "Write the record of this text."
 
 
-def form(style: str = "full") -> str:
+def form() -> str:
     "State the form of a record"
-    return (
-        RULES
-        if style == "compact"
-        else f"{RULES}\n\nThe same as a JSON schema:\n{json.dumps(context_schema())}"
-    )
+    return f"{RULES}\n\nThe same as a JSON schema:\n{json.dumps(context_schema())}"
 
 # %% ../../nbs/social/10_requests.ipynb #EXAMPLES
 EXAMPLES = {
@@ -156,7 +144,7 @@ def parse_prompt(
         "example": section("Example", worked_example(task) if example else ""),
         "problems": section("An earlier attempt was not right", problems),
     }
-    return fill(_PARSE, text=fenced(text), form=form(style), **parts)
+    return fill(_PARSE, text=fenced(text), form=form(), **parts)
 
 # %% ../../nbs/social/10_requests.ipynb #ROLES
 _ROLES = """narrator author speaker listener observer reader person people man woman child someone \
@@ -183,13 +171,12 @@ def _occurs(word: str, text: str) -> bool:
 
 def _strangers(context: Context, text: str) -> list[str]:
     "List the agents that a text does not name"
-    text = _folded(f"{text} {_ROLES}")
-    names = {name: [w for w in _folded(name).split() if w not in _SMALL] for name in context.agents}
-    return [
-        name
-        for name, words in names.items()
-        if words and not any(_occurs(word, text) for word in words)
-    ]
+    text, strangers = _folded(f"{text} {_ROLES}"), []
+    for name in context.agents:
+        words = [word for word in _folded(name).split() if word not in _SMALL]
+        if words and not any(_occurs(word, text) for word in words):
+            strangers.append(name)
+    return strangers
 
 # %% ../../nbs/social/10_requests.ipynb #read_record
 def read_record(

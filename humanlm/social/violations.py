@@ -8,13 +8,11 @@ __all__ = ['violations', 'count_violations', 'repair']
 # %% ../../nbs/social/03_violations.ipynb #exported-imports
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
-from itertools import pairwise, permutations
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from ..core.basics import shorten
 from humanlm.social.contexts import (
-    LONGEST_NAME,
     NONE,
     TAG,
     Context,
@@ -23,8 +21,6 @@ from humanlm.social.contexts import (
     has_tag,
     is_none,
     is_unread,
-    read_context,
-    shape_faults,
     split_mental,
 )
 from humanlm.social.memories import (
@@ -38,36 +34,27 @@ from humanlm.social.memories import (
 
 # %% ../../nbs/social/03_violations.ipynb #_check_names
 def _check_names(context: Context) -> Iterator[Violation]:
-    "I1 and I3: there are agents, each named once, by names that lists can hold"
+    "I1: there are agents, each named once"
     if not context.agents:
         yield Violation("I1", None, None, "there are no agents")
     for name, n in Counter(context.agents).items():
         if n > 1 or not name.strip():
             yield Violation("I1", None, name, f"named {n} times" if n > 1 else "the name is empty")
-        if ":" in name or len(name) > LONGEST_NAME:
-            why = f"a name in lists holds no colon and at most {LONGEST_NAME} characters"
-            yield Violation("I3", None, name, why, "warning")
 
 # %% ../../nbs/social/03_violations.ipynb #_check_keys
-def _entries(context: Context) -> Iterator[tuple[int, str, dict[str, str]]]:
-    "Give position, kind and entries of each half of each step"
-    for i, step in enumerate(context.steps):
-        yield i, "observation", step.observations
-        yield i, "action", step.actions
-
-
 def _check_entries(context: Context) -> Iterator[Violation]:
     "I2 and I3: one observation and one action for every agent, in lists as `name: text`"
     names = context.agents
-    for i, what, entries in _entries(context):
-        for name in dict.fromkeys([*names, *entries]):
-            if is_unread(name, names):
-                why = "is not 'name: text', or names an agent again"
-                yield Violation("I3", i, None, f"{what} {shorten(entries[name])!r} {why}")
-            elif name not in entries:
-                yield Violation("I2", i, name, f"has no {what}")
-            elif name not in names:
-                yield Violation("I2", i, name, f"has an {what}, but is not one of the agents")
+    for i, step in enumerate(context.steps):
+        for what, entries in {"observation": step.observations, "action": step.actions}.items():
+            for name in dict.fromkeys([*names, *entries]):
+                if is_unread(name):
+                    why = "is not 'name: text', or names an agent again"
+                    yield Violation("I3", i, None, f"{what} {shorten(entries[name])!r} {why}")
+                elif name not in entries:
+                    yield Violation("I2", i, name, f"has no {what}")
+                elif name not in names:
+                    yield Violation("I2", i, name, f"has an {what}, but is not one of the agents")
 
 # %% ../../nbs/social/03_violations.ipynb #_check_numbers
 def _check_numbers(context: Context) -> Iterator[Violation]:
@@ -136,54 +123,43 @@ _GATHERINGS = {"room", "house", "conversation", "meeting", "chat", "call", "grou
 # %% ../../nbs/social/03_violations.ipynb #_place
 def _place(words: str) -> str:
     "Bring the name of a place to the form in which it is compared"
-    return re.split(r" (?:and|to|for|with|while|then)\b", words.strip().lower())[0].removeprefix(
-        "the "
-    )
+    place = re.split(r" (?:and|to|for|with|while|then)\b", words.strip().lower())[0]
+    return place.removeprefix("the ")
 
 # %% ../../nbs/social/03_violations.ipynb #places
+def _stated_places(context: Context, state: str) -> dict[str, str]:
+    "Read from a state who is where"
+    names = "|".join(map(re.escape, sorted(context.agents, key=len, reverse=True)))
+    pattern = re.compile(
+        rf"(?:^|[.;!?\n]\s?)((?:{names})(?:(?:,|,? and) (?:{names}))*) (?:is|are)(?: alone| "
+        r"both| all| now)? "
+        r"(?:in|at|inside) (?:the )?(\w[^.;,!?\n]{0,60})"
+    )
+    return {n: _place(m[2]) for m in pattern.finditer(state) for n in re.findall(names, m[1]) if n}
+
+
 def _places(context: Context) -> list[dict[str, str]]:
     "Read who is where before the actions of each step; `_AWAY`: has left, absent: unknown"
-    stated, where, places = _stated_places(context), {}, []
-    rooms = _GATHERINGS | {place for step in stated for place in step.values()}
+    where, places = {}, []
     for step in context.steps:
-        rooms |= {_place(m[1]) for text in step.actions.values() for m in _ENTER.finditer(text)}
-    for step, sure in zip(context.steps, stated):
-        where = where | sure
+        where = where | _stated_places(context, step.state)
         places.append(where)
         for name in _actors(step):
-            place = _moved(step.actions[name], where.get(name), rooms)
+            place = _moved(step.actions[name], where.get(name))
             where = where if place is None else where | {name: place}
     return places
 
 # %% ../../nbs/social/03_violations.ipynb #_moved
-def _moved(action: str, place: str | None, rooms: set[str]) -> str | None:
+def _moved(action: str, place: str | None) -> str | None:
     "Say where an action takes its agent; None = it stays"
     if entered := _ENTER.search(action):
         return _place(entered[1])
     left = _LEAVE.search(action)
-    if left and (left["sure"] or not left["place"] or _place(left["place"]) in {place} | rooms):
+    if left and (
+        left["sure"] or not left["place"] or _place(left["place"]) in {place} | _GATHERINGS
+    ):
         return _AWAY
     return None
-
-# %% ../../nbs/social/03_violations.ipynb #_told_places
-def _stated_places(context: Context) -> list[dict[str, str]]:
-    "Read from the states who is where"
-    names = _alternatives(context.agents)
-    pattern = re.compile(
-        rf"(?:^|[.;!?\n]\s?)({names}(?:(?:,|,? and) {names})*) (?:is|are)(?: alone| "
-        r"both| all| now)? "
-        r"(?:in|at|inside) (?:the )?(\w[^.;,!?\n]{0,60})"
-    )
-    return [
-        {n: _place(m[2]) for m in pattern.finditer(step.state) for n in re.findall(names, m[1])}
-        for step in context.steps
-    ]
-
-
-def _alternatives(names: Iterable[str]) -> str:
-    "Write a pattern for any of some names, longer ones first"
-    longest_first = sorted(filter(str.strip, names), key=len, reverse=True)
-    return f"(?:{'|'.join(map(re.escape, longest_first)) or '(?!)'})"
 
 # %% ../../nbs/social/03_violations.ipynb #TALK
 _TALK = re.compile(
@@ -214,98 +190,76 @@ def _apart(a: str | None, b: str | None) -> bool:
 # %% ../../nbs/social/03_violations.ipynb #_check_state_tags
 def _check_state_tags(context: Context) -> Iterator[Violation]:
     "I11: `<same_as_state />` is for those who can perceive the whole state"
-    for i, (here, stated) in enumerate(zip(_places(context), _stated_places(context))):
-        for name, text in context.steps[i].observations.items():
-            others = [other for other, place in stated.items() if _apart(here.get(name), place)]
+    for i, (here, step) in enumerate(zip(_places(context), context.steps)):
+        for name, text in step.observations.items():
+            stated = _stated_places(context, step.state)
+            apart = any(_apart(here.get(name), place) for place in stated.values())
             tagged = any(m["state"] for m in TAG.finditer(text))
-            if tagged and (others or here.get(name) == _AWAY):
-                what = (
-                    f"tells of {shorten(others[0], 40)} in another place" if others else "is gone"
-                )
-                why = f"cannot perceive the whole state: {what}"
+            if tagged and (apart or here.get(name) == _AWAY):
+                why = "cannot perceive the whole state: it tells of another place"
                 yield Violation("I11", i, name, why, "warning")
 
 # %% ../../nbs/social/03_violations.ipynb #_stem
-def _stem(word: str) -> str:
-    "Drop the ending of a word"
-    return re.sub(r"(?<=\w{3})(?:'s|ing|ed|es|e|s)$", "", word)
-
-
-_WEAK = frozenset(
-    map(
-        _stem,
-        """
+_WEAK = set(
+    """
     about also and are believe but can could did does don feel for from guess had has have her
-    here his hope how intend into its just know like may mind might must not now our plan shall
-    she should suppose than that the their them then there they think this too want was were
-    what when where which who will wish with would you your""".split(),
-    )
+    here his hope how intend into its just know like may might mind must not now our plan plans
+    shall she should suppose than that the their them then there they think this too want wants
+    was were what when where which who will wish with would you your""".split()
 )
 
 # %% ../../nbs/social/03_violations.ipynb #_content
-@lru_cache(20_000)
-def _content(clause: str) -> frozenset[str]:
-    "Give the words of a clause that carry its content, without endings"
-    words = (_stem(word) for word in re.findall(r"[^\W_][\w']+", clause.lower()))
-    return frozenset(word for word in words if len(word) > 2) - _WEAK
-
-# %% ../../nbs/social/03_violations.ipynb #_contents
-def _contents(text: str, private: bool = False) -> set[frozenset[str]]:
-    "Give the content of every clause of the public or the private part of a text"
-    words = map(_content, clauses(split_mental(text)[private]))
-    return {content for content in words if len(content) > 1}
+def _contents(text: str) -> set[frozenset[str]]:
+    "Give the words of every clause that carry its content"
+    words = [re.findall(r"[^\W_][\w']+", clause.lower()) for clause in clauses(text)]
+    contents = [frozenset(word for word in each if len(word) > 2) - _WEAK for each in words]
+    return {content for content in contents if len(content) > 1}
 
 
-def _covers(light: Iterable[frozenset[str]], thought: frozenset[str]) -> bool:
+def _covers(clauses: set[frozenset[str]], thought: frozenset[str]) -> bool:
     "Whether some clause holds all content of a thought"
-    return any(thought <= words for words in light)
+    return any(thought <= content for content in clauses)
 
 # %% ../../nbs/social/03_violations.ipynb #_check_thoughts
 def _check_thoughts(context: Context) -> Iterator[Violation]:
     "I12: a thought of one agent is in nobody's perceptions, unless it came to light"
     light, thoughts, seen = set(), defaultdict(set), defaultdict(set)
     for i, step in enumerate(decode(context).steps):
-        fresh = {name: _contents(text) for name, text in step.observations.items()}
         light |= _contents(step.state)
-        for name, text in step.observations.items():
-            thoughts[name] |= _contents(text, private=True)
-        for thinker, reader in permutations(fresh, 2):
-            for thought in [
-                t for t in thoughts[thinker] if _covers(fresh[reader] - seen[reader], t)
-            ]:
-                open_to = light | seen[thinker] | fresh[thinker] | seen[reader]
-                if not _covers(open_to, thought):
+        texts = {name: split_mental(text) for name, text in step.observations.items()}
+        fresh = {name: _contents(public) for name, (public, _) in texts.items()}
+        for name, (_, private) in texts.items():
+            thoughts[name] |= _contents(private)
+        for reader, contents in fresh.items():
+            for thinker in fresh.keys() - {reader}:
+                open_to = light | seen[reader] | seen[thinker] | fresh[thinker]
+                leaks = [t for t in thoughts[thinker] if _covers(contents - seen[reader], t)]
+                if not all(_covers(open_to, thought) for thought in leaks):
                     why = f"perceives what only {shorten(thinker, 40)} thinks"
                     yield Violation("I12", i, reader, why, "warning")
-                    break
-        for name, words in fresh.items():
-            seen[name] |= words
-        light |= {w for name in step.actions for w in _contents(sentence(name, step.actions[name]))}
+        for name, contents in fresh.items():
+            seen[name] |= contents
+        for name, action in step.actions.items():
+            light |= _contents(split_mental(sentence(name, action))[0])
 
 # %% ../../nbs/social/03_violations.ipynb #CHECKS
+_MECHANICAL = (_check_names, _check_entries, _check_numbers, _check_end)
 _CHECKS = (
-    _check_names,
-    _check_entries,
-    _check_numbers,
-    _check_end,
+    *_MECHANICAL,
     _check_idle,
     _check_content,
     _check_distance,
     _check_state_tags,
     _check_thoughts,
+    decode_warnings,
 )
 
 
-def violations(context: Context | dict) -> list[Violation]:  # errors first
+def violations(context: Context) -> list[Violation]:  # errors first
     "Name everything that is wrong with a record"
-    if not isinstance(context, Context):
-        if faults := shape_faults(context):
-            return faults
-        context = read_context(context)
-    listed = [] if context.steps else [Violation("empty", None, None, "there are no steps")]
-    for check in (*_CHECKS, decode_warnings):
-        listed += check(context)
-    return sorted(listed, key=lambda v: v.severity != "error")
+    faults = [] if context.steps else [Violation("empty", None, None, "there are no steps")]
+    faults += [fault for check in _CHECKS for fault in check(context)]
+    return sorted(faults, key=lambda fault: fault.severity != "error")
 
 # %% ../../nbs/social/03_violations.ipynb #count_violations
 def count_violations(listed: Sequence[Violation]) -> str:
@@ -316,8 +270,8 @@ def count_violations(listed: Sequence[Violation]) -> str:
     )
 
 # %% ../../nbs/social/03_violations.ipynb #repair
-def repair(context: Context) -> tuple[Context, list[str]]:  # the repaired record, what was changed
-    "Repair what can be repaired without judging, and say what was changed"
+def repair(context: Context) -> tuple[Context, list[str]]:  # the repaired record, what was wrong
+    "Repair what can be repaired without judging, and say what was wrong"
     names = _whole_names(context)
     steps = [
         Step(
@@ -333,32 +287,18 @@ def repair(context: Context) -> tuple[Context, list[str]]:  # the repaired recor
     if steps and _actors(steps[-1]):
         steps.append(_last_step(steps, names))
     whole = context.model_copy(update={"agents_names": names, "socialized_context": steps})
-    old, new = _texts(context), _texts(whole)
-    notes = [
-        f"{place}: {shorten(old.get(place, 'nothing'), 60)!r} is now "
-        f"{shorten(new.get(place, 'nothing'), 60)!r}"
-        for place in old | new
-        if old.get(place) != new.get(place)
-    ]
-    return whole, notes
-
-
-def _texts(context: Context) -> dict[str, str]:
-    "Give every text of a record under the name of its place"
-    texts = {"agents": ", ".join(context.agents)}
-    for i, step in enumerate(context.steps):
-        texts |= {f"step {i}": step.timestep, f"step {i}, state": step.state}
-    for i, what, entries in _entries(context):
-        texts |= {f"step {i}, {what} of {name}": text for name, text in entries.items()}
-    return texts
+    if whole == context:
+        return whole, []
+    faults = [str(fault) for check in _MECHANICAL for fault in check(context)]
+    return whole, faults or ["entries are not in the order of the agents, or spelled as of old"]
 
 # %% ../../nbs/social/03_violations.ipynb #_whole_names
 def _whole_names(context: Context) -> list[str]:
     "Give every agent once; those that only have entries, too, unless a name is like theirs"
     names = [name for name in dict.fromkeys(context.agents) if name.strip()]
-    for _, _, entries in _entries(context):
-        for name in entries:
-            odd = name in names or not name.strip() or is_unread(name, names)
+    for step in context.steps:
+        for name in (*step.observations, *step.actions):
+            odd = name in names or not name.strip() or is_unread(name)
             if not odd and best_match(name, names) is None:
                 names.append(name)
     return names
@@ -382,23 +322,15 @@ def _whole_entries(entries: dict[str, str], names: Sequence[str]) -> dict[str, s
         free = [other for other in names if other not in whole]
         if name in names:
             continue
-        if is_unread(name, names):
-            owner, text = _owner(text, names, free)
+        if is_unread(name):
+            named = [other for other in names if text.lower().startswith(other.lower())]
+            owner = (named or (free if len(free) == 1 else [None]))[0]
         else:
             owner = best_match(name, free) or best_match(name, names)
         if owner is not None:
             parts = [part for part in (whole.get(owner, NONE), text) if not is_none(part)]
             whole[owner] = join_sentences(dict.fromkeys(parts)) or NONE
     return {name: _spelled(whole.get(name, NONE)) for name in names}
-
-# %% ../../nbs/social/03_violations.ipynb #_owner
-def _owner(entry: str, names: Sequence[str], free: Sequence[str]) -> tuple[str | None, str]:
-    "Guess whose entry this is, and give what it says"
-    begins = re.compile(rf"({_alternatives(names)})(?!\w)[\s:=\uff1a\u2013\u2014-]*", re.IGNORECASE)
-    if m := begins.match(entry):
-        owner = next(name for name in names if name.lower() == m[1].lower())
-        return owner, entry[m.end() :] or NONE
-    return (free[0] if len(free) == 1 else None), entry
 
 # %% ../../nbs/social/03_violations.ipynb #_own_deeds
 def _last_step(steps: Sequence[Step], names: Sequence[str]) -> Step:

@@ -115,7 +115,6 @@ class World:
         self.log: dict[str, list[_Reveal]] = {}  # object → what anybody ever learned of its place
         self.events: list[Event | UnknownPhrase] = []
         self.seen: list[frozenset[str]] = []  # the witnesses of each event
-        self.conflicts: list[tuple[int, str]] = []  # event, and what it contradicts
 
     def step(self, event: Event | UnknownPhrase) -> frozenset[str]:  # who witnessed it
         "Let an event happen"
@@ -182,11 +181,6 @@ class World:
         "Note that somebody learned where the object is"
         self.log.setdefault(obj, []).append(_Reveal(len(self.seen), container, witnesses, **how))
 
-    def _conflict(self, wrong: bool, reason: str) -> None:
-        "Note where the event contradicts what came before; it is believed as far as it goes"
-        if wrong:
-            self.conflicts.append((len(self.seen), reason))
-
 
 _rules: dict[str, Callable[[World, Event], frozenset[str]]] = {  # kind → rule; more are added below
     "noise": lambda world, event: frozenset(event.agents)  # likes, losses, sights: nobody else
@@ -214,10 +208,6 @@ def _arrive(world: World, names: Sequence[str], room: str) -> frozenset[str]:
 # %% ../../nbs/social/06_world.ipynb #_come
 def _come(world: World, event: Event) -> frozenset[str]:
     "Rule for entering and for 'A is in the L'"
-    for name in event.agents:
-        old = world.place.get(name)
-        again = old == event.place if event.kind == "enter" else old not in (None, event.place)
-        world._conflict(again, f"{name} was in the {old} already")
     return _arrive(world, event.agents, event.place)
 
 # %% ../../nbs/social/06_world.ipynb #_exit
@@ -225,9 +215,7 @@ def _exit(world: World, event: Event) -> frozenset[str]:
     "Rule for leaving"
     seen = world._here(event.place).union(event.agents)
     for name in event.agents:
-        absent = world.place.get(name) != event.place
-        world._conflict(absent, f"{name} was not in the {event.place}")
-        if not absent:
+        if world.place.get(name) == event.place:
             world._go(name)
             if event.place != WAITING:
                 world.exits[name] = len(world.seen)
@@ -242,8 +230,6 @@ def _located(world: World, event: Event) -> frozenset[str]:
     x, y = event.object, event.container
     if x in world.holders or x in world.stands:
         return _place(world, x, y)
-    old = world.inside.get(x, y)
-    world._conflict(old != y, f"the {x} was in the {old}")
     world.inside[x] = y
     world.start.setdefault(x, y)
     world.holders.add(y)
@@ -261,9 +247,8 @@ def _place(world: World, container: str, room: str) -> frozenset[str]:
     "Put a container into a room, where people learn what is in it if they did not know"
     if container == room and room not in world.places:
         return NOBODY
-    old, here = world.stands.get(container), world._here(room)
-    world._conflict(bool(old) and old != room, f"the {container} was in the {old}")
-    if old != room:
+    here = world._here(room)
+    if world.stands.get(container) != room:
         world.stands[container] = room
         for obj in [obj for obj, box in world.inside.items() if box == container]:
             world._reveal(obj, container, here)
@@ -274,11 +259,6 @@ def _move(world: World, event: Event) -> frozenset[str]:
     "Rule for 'A moved the X to the C'"
     (mover,), obj, target = event.agents, event.object, event.container
     room = world.place.get(mover, "")
-    lay = world.stands.get(world.inside.get(obj, ""), room)
-    world._conflict(room in ("", WAITING), f"{mover} was in no room with the {obj}")
-    world._conflict(
-        bool(room) and lay != room, f"{mover} was in the {room}, the {obj} in the {lay}"
-    )
     if room:
         world.stands[target] = room
     world.inside[obj] = target
@@ -292,9 +272,7 @@ def _move(world: World, event: Event) -> frozenset[str]:
 def _stay(world: World, event: Event) -> frozenset[str]:
     "Rule for staying where one is"
     (name,), room = event.agents, event.place
-    absent = world.place.get(name) != room
-    world._conflict(absent, f"{name} was not in the {room}")
-    return _arrive(world, [name], room) if absent else world._here(room)
+    return world._here(room) if world.place.get(name) == room else _arrive(world, [name], room)
 
 
 _rules |= {"located": _located, "move": _move, "stay": _stay}

@@ -7,20 +7,17 @@ __all__ = ['quality_command']
 
 # %% ../../nbs/tom/14_context_quality.ipynb #imports
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ..clients.client import ChatClient, ScriptedClient
 from ..clients.ledger import Ledger
 from ..core.basics import atomic_write, run_sync
-from ..core.config import Settings
 from ..core.grammar import parse
 from ..core.html import aligned, table_cell
-from ..models.settings import ChatConfig, estimate, require_model
-from ..social.quality import QualityReport, evaluate_folders
+from ..models.settings import ChatConfig, require_model
+from ..social.quality import evaluate_folders
 
 # %% ../../nbs/tom/14_context_quality.ipynb #quality_command
 @dataclass
@@ -56,56 +53,37 @@ class _ContextJudge(ChatConfig):
 _GROUPS: dict[str, Any] = {"quality": _QualityConfig, "judge": _ContextJudge}
 
 
-def _rated(s: Settings, judge: ChatClient | None) -> QualityReport:
-    "Rate the folders that settings name"
-    options = {"temperature": s.judge.temperature, "max_tokens": s.judge.max_tokens}
-    options = {"task": s.quality.task} | (options if judge else {})
-    return run_sync(evaluate_folders(s.quality.gen, s.quality.gt, judge, **options))
-
-
-def _plan(s: Settings) -> str:
-    "Say what would be asked; nothing is asked or written"
-    c, model, asks = s.quality, s.judge.model, "nobody is asked"
-    blank = ScriptedClient(lambda request: '{"reasoning": "", "score": 0.0}', model)
-    report = _rated(s, None if s.judge.is_rule(model) else blank)
-    if used := blank.ledger.total:
-        written = used.calls * s.judge.max_tokens
-        asks = f"{model}: at most {estimate(model, used.calls, used.tokens_in, written)}"
-    problems = f"{len(report.rows) - len(report.rated):,} of them cannot be compared"
-    return f"{len(report.rows):,} records of {c.gt}, {problems}\njudge: {asks}\nreport: {c.out}"
-
-
 def quality_command(argv: Sequence[str]) -> int:  # exit code: 1 if nothing could be rated
     "Rate contexts against references, in the published columns; the same command goes on"
     s = parse(_GROUPS, argv, quality_command.__doc__, runs=False)
-    c, model = s.quality, s.judge.model
+    c, model, by_rule = s.quality, s.judge.model, s.judge.is_rule(s.judge.model)
     out, judge, ledger = Path(c.out), None, Ledger(budget=s.judge.budget)
-    if not s.judge.is_rule(model):
+    options: dict[str, Any] = {"task": c.task}
+    if not by_rule:
         require_model(model)
         s.judge.require_price(model)
+        options |= {"temperature": s.judge.temperature, "max_tokens": s.judge.max_tokens}
     if s.dry_run:
-        print(_plan(s))
+        n = len(list(Path(c.gt).glob("*.json")))
+        asks = "nobody is asked" if by_rule else f"{model}, at most {n:,} calls"
+        print(f"{n:,} records of {c.gt}\njudge: {asks}\nreport: {c.out}")
         return 0
-    if not s.judge.is_rule(model):
+    if not by_rule:
         out.parent.mkdir(parents=True, exist_ok=True)
         ledger.keep(out.with_suffix(".charges.jsonl"))
         cache = s.judge.cache or str(out.with_suffix(".answers"))
         judge = replace(s.judge, cache=cache).client(model, ledger)
-    report = _rated(s, judge)
-    methods = Counter(row["method"] for row in report.rows)
-    rated = ", ".join(f"{method} {n:,}" for method, n in sorted(methods.items()))
+    report = run_sync(evaluate_folders(c.gen, c.gt, judge, **options))
     about = (
         f"{len(report.rows):,} records of {table_cell(c.gt)}, beside {table_cell(c.gen)}; "
-        f"rated by {table_cell(model)}, how: {rated}. Overall is 0.3 of the form and 0.7 of the "
+        f"rated by {table_cell(model)}. Overall is 0.3 of the form and 0.7 of the "
         "observations. Files without a rating count 0 in the line of coverage."
     )
-    parts = [report.markdown(), ledger._repr_markdown_() if ledger.total else ""]
+    cost = [ledger._repr_markdown_()] if ledger.total else []
+    parts = ["# Quality of contexts", about, report.markdown(), *cost]
     atomic_write(out.with_suffix(".csv"), report.csv())
-    atomic_write(out, "\n\n".join(filter(None, ["# Quality of contexts", about, *parts])) + "\n")
-    print(aligned("\n\n".join(filter(None, [*parts, f"report: {out}"]))), flush=True)
+    atomic_write(out, "\n\n".join(parts) + "\n")
+    print(aligned("\n\n".join([*parts[2:], f"report: {out}"])), flush=True)
     if not report.rated:
-        reasons = f"the reasons stand in {out}"
-        print(
-            f"error: no record of {c.gen} could be rated against {c.gt}; {reasons}", file=sys.stderr
-        )
+        print(f"error: no record of {c.gen} could be rated against {c.gt}", file=sys.stderr)
     return int(not report.rated)

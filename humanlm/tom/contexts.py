@@ -11,7 +11,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -35,7 +35,7 @@ from ..models.settings import ClientConfig, model_check, require_model
 from ..social.answers import to_context
 from ..social.contexts import Context, read_contexts
 from ..social.generation import Tale, generate, hitom_rows, write_tomi
-from ..social.parsing import Parser, UnaskedModel, parsers, parsing_cost
+from ..social.parsing import StoredParser, UnaskedModel, parsers, parsing_cost
 from ..social.parsing import parser as make_parser
 from ..social.violations import count_violations, violations
 from .protocol import Benchmark
@@ -49,8 +49,6 @@ class SetConfig:
 
     file: str = ""
     "The benchmark's file. Empty: where it usually lies below HUMANLM_DATA."
-    limit: int | None = None
-    "Take only the first so many questions; with a larger limit, the same command goes on."
     out: str = "runs"
     "Folder in which runs are kept."
     name: str | None = None
@@ -63,8 +61,6 @@ class ParsingConfig(ClientConfig):
 
     name: str = "symbolic"
     "symbolic (stories in the grammar), dialogue (who is there to hear each turn), or a chat model."
-    example: bool | None = None
-    "Show a model a worked example. null: as a trained parser wants, else true."
 
     group: ClassVar[str] = "parser"
     rules: ClassVar[tuple[str, ...]] = tuple(parsers)
@@ -73,21 +69,19 @@ class ParsingConfig(ClientConfig):
         yield model_check("name", self.name, self.rules)
         yield from super().checks()
 
-    def find_parser(self, out: str, ledger: Ledger | None = None, ask: bool = True) -> Parser:
+    def find_parser(self, out: str, ledger: Ledger | None = None, ask: bool = True) -> StoredParser:
         "Make a parser that keeps its contexts below `out`"
         options: dict[str, Any] = {}
         if self.name not in self.rules:
             options = self.options(ledger) if ask else {"client": UnaskedModel(self.name)}
-            options |= {} if self.example is None else {"example": self.example}
-        return make_parser(self.name, Path(out) / "contexts", **options)
+        return StoredParser(make_parser(self.name, **options), Path(out) / "contexts")
 
     def plan(self, out: str, texts: Sequence[str], task: str = "") -> str:
         "Say what parsing would ask, and its price; raises where a model cannot exist"
         if self.name not in self.rules:
             require_model(self.name)
         stored, cost = parsing_cost(self.find_parser(out, ask=False), texts, task)
-        again = "; more where an answer cannot be used" if cost.calls else ""
-        return f"{stored:,} of {len(set(texts)):,} texts are stored; by {self.name}: {cost}{again}"
+        return f"{stored:,} of {len(set(texts)):,} texts are stored; by {self.name}: {cost}"
 
 
 OF_SETS = ("fantom", "confaide", "hitom")  # published runs write one context per set of questions
@@ -108,7 +102,6 @@ def folder_name(*parts: str) -> str:
 def load_items(
     benchmark: Benchmark,
     file: str = "",  # empty: where it usually lies below HUMANLM_DATA
-    limit: int | None = None,  # the first so many questions; sets are not cut
     rows: Mapping[str, Any] | None = None,  # what the reader is told
 ) -> QuestionSet:
     "Read the questions that settings ask for"
@@ -118,12 +111,7 @@ def load_items(
             f"{benchmark.title}: no file {path}. Name it with --tom.file, or set "
             f"HUMANLM_DATA to the folder that holds {benchmark.file}."
         )
-    loaded = benchmark.load(path, **rows or {})
-    items = loaded.items[:limit]
-    if benchmark.whole_sets:
-        begun = {item.set_id for item in items}
-        items = tuple(item for item in loaded if item.set_id in begun)
-    return replace(loaded, items=items)
+    return benchmark.load(path, **rows or {})
 
 # %% ../../nbs/tom/10_contexts.ipynb #contexts_command
 def _context_file(context: Context, item: BenchmarkItem, answer: str = "", **more: Any) -> str:
@@ -134,49 +122,39 @@ def _context_file(context: Context, item: BenchmarkItem, answer: str = "", **mor
 
 def _contexts_of_set(benchmark: Benchmark, s: Settings) -> int:
     "Write the contexts of a set into a folder; exit code 1 if no text could be parsed"
-    c = s.tom
+    c, task = s.tom, benchmark.task
     folder = Path(c.out) / (c.name or folder_name(benchmark.name, "contexts", s.parser.name))
-    loaded = load_items(benchmark, c.file, c.limit, s.rows)
-    first: dict[str, BenchmarkItem] = {}
-    for item in loaded:
-        first.setdefault(item.source, item)
+    loaded = load_items(benchmark, c.file, s.rows)
+    first = {item.source: item for item in reversed(loaded.items)}
+    texts = list(dict.fromkeys(item.source for item in loaded))
     if s.dry_run:
-        plan = s.parser.plan(c.out, list(first), benchmark.task)
-        print(f"{len(first):,} texts of {benchmark.title} into {folder}\n{plan}")
+        plan = s.parser.plan(c.out, texts, task)
+        print(f"{len(texts):,} texts of {benchmark.title} into {folder}\n{plan}")
         return 0
-    parser, task = s.parser.find_parser(c.out), benchmark.task
-    done = in_turn(lambda text: parser(text, task), first, 2 * s.parser.concurrency)
-    parses = dict(zip(first, run_sync(done)))
+    parser = s.parser.find_parser(c.out)
+    parsing = in_turn(lambda text: parser(text, task), texts, 2 * s.parser.concurrency)
+    parses = dict(zip(texts, run_sync(parsing)))
     marked = {"evaluation_only": benchmark.title} if benchmark.evaluation_only else {}
     for item in first.values() if benchmark.name in OF_SETS else loaded:
         if context := parses[item.source].context:
             safe = re.fullmatch(r"\w[\w.+=@-]{0,99}", item.id)
             path = folder / "files" / f"{item.id if safe else fingerprint(item.id)}.json"
             atomic_write(path, _context_file(context, item, **marked))
-    contexts = [parse.context for parse in parses.values() if parse.context]
-    wrong = [{each.severity for each in violations(context)} for context in contexts]
-    counts = [f"{sum(kind in each for each in wrong):,} with {kind}s" for kind in _KINDS]
-    print(f"{len(contexts):,} of {len(first):,} texts parsed, {', '.join(counts)}: {folder}")
+    faults = [violations(parse.context) for parse in parses.values() if parse.context]
+    counts = count_violations([fault for each in faults for fault in each])
+    print(f"{len(faults):,} of {len(texts):,} texts parsed, {counts}: {folder}")
     refused = Counter(shorten(parse.reason, 100) for parse in parses.values() if not parse.context)
-    print("".join(f"refused {n:,}: {why}\n" for why, n in refused.most_common(10)), end="")
-    return int(not contexts)
+    for why, n in refused.most_common(10):
+        print(f"refused {n:,}: {why}")
+    return int(not faults)
 
 
-_KINDS = ("error", "warning")
-
-
-def _faults(context: Context) -> list[str]:
-    "Tell what is wrong with a context, with the steps called what the record calls them"
-    return [f"{wrong.severity} {wrong}" for wrong in violations(context)]
-
-
-def _check_contexts(path: Path, s: Settings) -> int:
+def _check_contexts(path: Path) -> int:
     "Say what is wrong with the contexts of a file; exit code 1 if there is an error"
-    contexts = read_contexts(path)
-    wrong = [violation for context in contexts for violation in violations(context)]
-    lines = [line for context in contexts for line in _faults(context)]
-    print("\n".join([f"{path}: {count_violations(wrong)}", *lines]))
-    return int(any(violation.severity == "error" for violation in wrong))
+    faults = [fault for context in read_contexts(path) for fault in violations(context)]
+    lines = [f"{fault.severity} {fault}" for fault in faults]
+    print("\n".join([f"{path}: {count_violations(faults)}", *lines]))
+    return int(any(fault.severity == "error" for fault in faults))
 
 
 def _context_of_text(path: Path, s: Settings) -> int:
@@ -185,12 +163,12 @@ def _context_of_text(path: Path, s: Settings) -> int:
     if s.dry_run:
         print(f"{path}: {s.parser.plan(s.tom.out, [text])}")
         return 0
-    parsed = run_sync(s.parser.find_parser(s.tom.out)(text))
-    if parsed.context is None:
-        raise DataError(f"{path}: {parsed.reason}")
-    counts = f"{path}: {count_violations(violations(parsed.context))}"
-    print("\n".join([counts, *parsed.notes, *_faults(parsed.context)]), file=sys.stderr)
-    print(to_json(parsed.context.to_published(), indent=1))
+    parse = run_sync(s.parser.find_parser(s.tom.out)(text))
+    if parse.context is None:
+        raise DataError(f"{path}: {parse.reason}")
+    counts = f"{path}: {count_violations(violations(parse.context))}"
+    print("\n".join([counts, *parse.notes]), file=sys.stderr)
+    print(to_json(parse.context.to_published(), indent=1))
     return 0
 
 
@@ -199,10 +177,12 @@ def contexts_command(argv: Sequence[str]) -> int:  # exit code
     groups = {"tom": SetConfig, "parser": ParsingConfig, "rows": dict}
     about = "a benchmark, a .txt file with one text, or a .json file with contexts"
     s = parse(groups, argv, contexts_command.__doc__, about, runs=False)
-    path = Path(*s.inputs[:1])
-    if path.suffix in (".json", ".txt") and len(s.inputs) == 1:
-        return (_check_contexts if path.suffix == ".json" else _context_of_text)(path, s)
-    return _contexts_of_set(find_benchmark(one_of(s.inputs, "benchmark")), s)
+    name = one_of(s.inputs, "benchmark or file")
+    if name.endswith(".json"):
+        return _check_contexts(Path(name))
+    if name.endswith(".txt"):
+        return _context_of_text(Path(name), s)
+    return _contexts_of_set(find_benchmark(name), s)
 
 # %% ../../nbs/tom/10_contexts.ipynb #generate_command
 @dataclass
@@ -225,18 +205,13 @@ def write_stories(
     n: int,
     seed: int,
     path: Path,  # of the questions
-    **options: Any,  # as for `stories.generate`
 ) -> list[Tale]:
     "Write stories with questions in the format of their benchmark"
-    tales = list(generate(family, n, seed, **options))
+    tales = list(generate(family, n, seed))
     if family == "tomi":
         write_tomi(path, tales)
-        return tales
-    rows = [row for i, tale in enumerate(tales) for row in hitom_rows(tale, i)]
-    for i, row in enumerate(rows):
-        del row["sample_id"]
-        row["index"] = i
-    write_jsonl(path, rows)
+    else:
+        write_jsonl(path, [row for i, tale in enumerate(tales) for row in hitom_rows(tale, i)])
     return tales
 
 
@@ -251,11 +226,11 @@ def generate_command(argv: Sequence[str]) -> int:  # exit code
         return 0
     tales = write_stories(family, c.n, c.seed, path)
     for i, tale in enumerate(tales):
-        question = tale.asked[0]
+        question = tale.questions[0]
         item = BenchmarkItem(str(i), str(i), tale.text, question.text, "", "")
         text = _context_file(to_context(tale.story), item, question.answer)
         atomic_write(Path(c.out) / "contexts" / f"tale-{i}.json", text)
-    questions = sum(len(tale.asked) for tale in tales)
+    questions = sum(len(tale.questions) for tale in tales)
     print(
         f"{len(tales):,} stories with {questions:,} questions: {path}\n"
         f"ask: python -m humanlm eval tom {family} --tom.file {path}"

@@ -7,13 +7,13 @@ __all__ = ['KEYS', 'KINDS', 'BINARY', 'form_of', 'nearer', 'fantom_items', 'Fant
 
 # %% ../../nbs/tom/04_fantom.ipynb #imports
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
-from ..core.basics import ConfigError, DataError, check_name, shorten
+from ..core.basics import ConfigError, DataError, check_name
 from ..social.language import literal_list
 from ..social.presence import read_turns
 from humanlm.tom.protocol import (
@@ -21,7 +21,6 @@ from humanlm.tom.protocol import (
     Measure,
     class_counts,
     class_scores,
-    grouped,
     joint,
     mean_f1,
     mean_of,
@@ -68,19 +67,17 @@ def _questions_of(row: Mapping) -> Iterator[tuple[str, dict]]:  # name within th
     for key, name in KEYS.items():
         listed = row.get(key) or []
         listed = [listed] if isinstance(listed, dict) else listed
-        if not isinstance(listed, list) or not all(isinstance(qa, dict) for qa in listed):
-            raise DataError(f"{key} must hold questions, got {shorten(listed)}.")
         yield from ((f"{name}{i}" if len(listed) > 1 else name, qa) for i, qa in enumerate(listed))
 
 
-def _kinds_of(qa: Mapping, beliefs: Sequence[str]) -> list[str]:
+def _kinds_of(qa: Mapping) -> list[str]:
     "Return the types under which a question is asked: a free belief also as a choice"
     kind = need(qa, "question_type")
     kind = check_name("fact" if kind.startswith("fact") else kind, KINDS, "question type")
     if "belief" not in kind:
         return [kind]
     choice = kind.removesuffix(":multiple-choice") + ":multiple-choice"
-    return [choice] * ("choice" in beliefs) + [kind] * ("free" in beliefs and kind != choice)
+    return [choice] if kind == choice else [choice, kind]
 
 # %% ../../nbs/tom/04_fantom.ipynb #gold
 _OPTION = re.compile(r"^\(([a-d])\)[ \t]*(.+)$", re.M)
@@ -123,31 +120,14 @@ def _gold_of(qa: Mapping, kind: str, id: str) -> tuple[Any, dict[str, str]]:
     return need(qa, "correct_answer"), {}
 
 # %% ../../nbs/tom/04_fantom.ipynb #nearer
-_Closeness = Callable[[str, Sequence[str]], list[float]]
-
-
-def _by_words(answer: str, texts: Sequence[str]) -> list[float]:
-    "Compare an answer with texts by their words"
-    return [word_f1(plain(text), plain(answer)) for text in texts]
-
-
-def _by_vectors(answer: str, texts: Sequence[str], embed: Callable) -> list[float]:
-    "Compare an answer with texts by the cosine of their vectors"
-    first, *others = embed([answer, *texts])
-    return [float(other @ first) for other in others]
-
-
 @lru_cache(maxsize=4)
-def _closeness(name: str) -> _Closeness:
-    "Return a way to compare answers; `ConfigError` for unknown ones"
-    kind, _, model = name.partition("/")
+def _embedder(similarity: str):
+    "Load the model of `embedding` or `embedding/MODEL`; `ConfigError` for other names"
+    kind, _, model = similarity.partition("/")
     check_name(kind, ("words", "embedding"), "way to compare free answers", ConfigError)
-    if kind == "words":
-        return _by_words
     from humanlm.models.embeddings import Embedder
 
-    embed = Embedder(model or "minilm")
-    return lambda answer, texts: _by_vectors(answer, texts, embed)
+    return Embedder(model or "minilm")
 
 
 def nearer(
@@ -157,9 +137,13 @@ def nearer(
     similarity: str = "words",  # or embedding, embedding/MODEL
 ) -> tuple[bool, float]:  # whether it is right, word F1 with the answer that it is closer to
     "Judge a free answer by the two it could be; a tie is wrong"
-    texts = [right, wrong]
-    to_right, to_wrong = _closeness(similarity)(answer, texts) if answer.strip() else (0.0, 0.0)
-    good = to_right > to_wrong
+    if not answer.strip():
+        good = False
+    elif similarity == "words":
+        good = word_f1(plain(right), plain(answer)) > word_f1(plain(wrong), plain(answer))
+    else:
+        vector, to_right, to_wrong = _embedder(similarity)([answer, right, wrong])
+        good = bool(to_right @ vector > to_wrong @ vector)
     return good, word_f1(right if good else wrong, answer, cased=True)
 
 # %% ../../nbs/tom/04_fantom.ipynb #fantom_items
@@ -219,11 +203,9 @@ def fantom_items(
     row: dict,  # a set, or one of its questions by itself
     context: str = "short",  # or full: the conversation
     split: str = "all",  # or published: conversations 0 to 17
-    beliefs: Sequence[str] = ("choice", "free"),  # how beliefs are asked
     similarity: str = "words",  # as for `nearer`
 ) -> Iterator[BenchmarkItem]:
     "Make questions of a set"
-    _closeness(similarity)
     single = "question_type" in row
     if single:
         row = {"short_context": row.get("context")} | row | {"beliefQAs": [row]}
@@ -233,7 +215,7 @@ def fantom_items(
         if context == "short" and qa.get("correct_answer") == "no:long":
             continue  # asks about the full conversation
         id = f"{need(row, 'set_id')}-{row['index'] if single else name}"
-        for kind in _kinds_of(qa, beliefs):
+        for kind in _kinds_of(qa):
             tail = "-free" if form_of(kind) == "free" else ""
             yield _item(row, qa, id + tail, kind, context, similarity)
 
@@ -277,27 +259,24 @@ def _yes_no(text: str) -> int:  # 1 yes, 0 no, -1 neither
     return 1 if _YES.search(answer) else 0 if _NO.search(answer) else -1
 
 
-def _as_binary(o: ScoredAnswer, rule: str) -> int:  # 1, 0, or -1
-    return BINARY.get(o.value, -1) if rule == "correct" else _yes_no(untagged(o.answer))
+def _as_binary(value: Any, answer: str, rule: str) -> int:  # 1, 0, or -1
+    return BINARY.get(value, -1) if rule == "correct" else _yes_no(untagged(answer))
 
 
-def _has(text: str, name: str, rule: str) -> bool:
-    if rule == "correct":
-        return f" {plain(name)} " in f" {plain(text)} "
-    return name.lower() in text.lower()
-
-
-def _listed(answer: str, value: str, rule: str) -> str:
-    "Return the part of a list answer that a rule looks at"
+def _names_in(answer: str, value: str, names: Iterable[str], rule: str) -> list[str]:
+    "Return the names that a list answer holds by a rule"
     text = value if rule == "correct" else untagged(answer)
-    alone = rule != "official" and text.count("[") == 1
-    return text.partition("[")[2].partition("]")[0] if alone else text
+    if rule != "official" and text.count("[") == 1:
+        text = text.partition("[")[2].partition("]")[0]
+    if rule == "correct":
+        return [name for name in names if f" {plain(name)} " in f" {plain(text)} "]
+    return [name for name in names if name.lower() in text.lower()]
 
 
-def _list_faults(text: str, gold: Iterable[str], wrong: Iterable[str], rule: str) -> list[str]:
+def _list_faults(item: BenchmarkItem, answer: str, value: str, rule: str) -> list[str]:
     "Say whether somebody who knows is left out, or somebody who does not is named"
-    excluded = not all(_has(text, name, rule) for name in gold)
-    included = any(_has(text, name, rule) for name in wrong)
+    excluded = len(_names_in(answer, value, item.gold, rule)) < len(item.gold)
+    included = bool(_names_in(answer, value, item.facts["wrong"], rule))
     return ["excluded_aware_character"] * excluded + ["included_unaware_character"] * included
 
 # %% ../../nbs/tom/04_fantom.ipynb #Fantom
@@ -307,21 +286,12 @@ class Fantom(Benchmark):
     name = task = "fantom"
     title = "FANToM"
     file = "fantom/fantom_v1.json"
-    evaluation_only = whole_sets = True
+    evaluation_only = True
     label = "Conversation"
     simulation = "council"
     rules = ("correct", "official", "published")
-    options = {
-        "context": "short",
-        "split": "all",
-        "beliefs": ("choice", "free"),
-        "similarity": "words",
-    }
-    allowed = {
-        "context": ("short", "full"),
-        "split": ("all", "published"),
-        "beliefs": ("choice", "free"),
-    }
+    options = {"context": "short", "split": "all", "similarity": "words"}
+    allowed = {"context": ("short", "full"), "split": ("all", "published")}
     wishes = {
         "fact": "Answer in one short sentence.",
         "free": "Answer in one sentence, with the person's name.",
@@ -361,19 +331,11 @@ class Fantom(Benchmark):
             return {"correct": float(good), "f1": overlap} | official
         if form == "multiple-choice":
             official = _official_choice(answer, item.gold), _published_choice(answer, item.gold)
-            right = value == item.gold, *official
+            right = [value == item.gold, *official]
         elif form == "list":
-            texts = [_listed(text, value, rule) for rule in self.rules]
-            faults = [
-                _list_faults(part, item.gold, item.facts["wrong"], rule)
-                for part, rule in zip(texts, self.rules)
-            ]
-            right = tuple(bool(answer) and not fault for fault in faults)
+            right = [bool(answer) and not _list_faults(item, text, value, r) for r in self.rules]
         else:
-            published = _yes_no(answer)
-            right = tuple(
-                n == BINARY[item.gold] for n in (BINARY.get(value, -1), published, published)
-            )
+            right = [_as_binary(value, text, r) == BINARY[item.gold] for r in self.rules]
         scores = dict(zip(self.rules, map(float, right)))
         if item.gold == "error":  # counted as published; ours has no score
             del scores["correct"]
@@ -416,18 +378,16 @@ def _scenario_measures(outcomes: Sequence[ScoredAnswer], scenario: str, rule: st
     mark = "" if rule == "correct" else f" ({rule} rule)"
     group, f1 = f"scenario{mark}", _no_f1 if rule == "published" else _weighted_f1
     target = _counted(outcomes, scenario, rule)
-    forms = grouped(target, lambda o: form_of(o.kind))
     free, choices, lists, binary = (
-        forms.get(form, []) for form in ("free", "multiple-choice", "list", "binary")
+        [o for o in target if form_of(o.kind) == form]
+        for form in ("free", "multiple-choice", "list", "binary")
     )
     how = f" ({', '.join(sorted({o.facts['similarity'] for o in free}))})" if free else ""
-    measures = []
-
-    def mean(name, rows):
-        measures.append(mean_of(name + mark, rows, group, scenario))
+    means: dict[str, list[tuple[str, str, float]]] = {}  # name → question, conversation, score
+    measures: list[Measure] = []
 
     def rate(name, answers, score=rule):
-        mean(name, [(o.id, _cluster(o), o.scores[score]) for o in answers])
+        means[name] = [(o.id, _cluster(o), o.scores[score]) for o in answers]
 
     def all_right(name, answers, key=lambda o: o.set_id):
         options = {"rule": rule, "name": name + mark, "cluster": _cluster}
@@ -451,21 +411,25 @@ def _scenario_measures(outcomes: Sequence[ScoredAnswer], scenario: str, rule: st
         all_right(f"{family}:set:ALL", [o for o in target if f":{family}:" in o.kind])
         rate(f"{family}:list", [o for o in lists if f":{family}:" in o.kind])
         rows = [
-            (o.id, _cluster(o), class_counts(BINARY[o.gold], _as_binary(o, rule), (0, 1)))
+            (o.id, _cluster(o), class_counts(BINARY[o.gold], _said(o, rule), (0, 1)))
             for o in binary
             if f":{family}:" in o.kind and o.gold != "error"
         ]
         measures.append(measure_of(f"{family}:binary-f1{mark}", group, scenario, rows, f1))
-    if (lists or binary) and rule != "published":
-        for name, rows in _characters(choices + free + binary, lists, rule).items():
-            mean(name, rows)
+    if rule != "published":
+        means |= _characters(choices + free + binary, lists, rule)
     minds = [o for o in lists if "answerability" in o.kind]
     for what, answers in {"lists": minds, "binary": binary}.items():
         reasons = [(o, _reason(o, rule)) for o in answers if not o.scores[rule]]
         for reason in sorted({why for _, why in reasons}):
             rows = [(o.id, _cluster(o), float(why == reason)) for o, why in reasons]
-            mean(f"wrong {what}: {reason}", rows)
+            means[f"wrong {what}: {reason}"] = rows
+    measures += [mean_of(name + mark, rows, group, scenario) for name, rows in means.items()]
     return [m for m in measures if m.n]
+
+
+def _said(o: ScoredAnswer, rule: str) -> int:  # 1 yes, 0 no, -1 neither
+    return _as_binary(o.value, o.answer, rule)
 
 
 def _characters(
@@ -473,41 +437,32 @@ def _characters(
 ) -> dict[str, list[tuple[str, str, float]]]:
     "Return persons with everything right, and with the same answer in lists and alone"
     of_family = {(o.set_id, o.kind.split(":")[1]): o for o in lists}
-    right: dict[str, list[float]] = {}
-    knows: dict[str, set[int]] = {}
-    clusters: dict[str, str] = {}
+    right: dict[tuple[str, str], list[float]] = {}  # conversation, person of a set → scores
+    knows: dict[tuple[str, str], set[int]] = {}
     for o in answers:
         person = o.facts.get("character", "").lower()
-        key = f"{o.set_id}/{person}"
         if not person:
             continue
-        clusters[key] = _cluster(o)
+        key = _cluster(o), f"{o.set_id}/{person}"
         right.setdefault(key, []).append(o.scores[rule])
         if form_of(o.kind) == "binary":
-            knows.setdefault(key, set()).add(_as_binary(o, rule))
-            listing = of_family.get((o.set_id, o.kind.split(":")[1]))
-            if listing:
-                in_list = _has(
-                    _listed(listing.answer, str(listing.value or ""), rule), person, rule
-                )
-                right[key].append(float(in_list == (o.gold == "yes")))
-                knows[key].add(int(in_list))
-    consistent = {key: len(values) == 1 for key, values in knows.items()}
-    shares = {
-        "set:ALL_character": {key: all(scores) for key, scores in right.items()},
-        "set:character_answer_consistency": consistent,
-    }
+            knows.setdefault(key, set()).add(_said(o, rule))
+            if listing := of_family.get((o.set_id, o.kind.split(":")[1])):
+                value = str(listing.value or "")
+                listed = bool(_names_in(listing.answer, value, [person], rule))
+                right[key].append(float(listed == (o.gold == "yes")))
+                knows[key].add(int(listed))
     return {
-        name: [(key, clusters[key], float(ok)) for key, ok in by.items()]
-        for name, by in shares.items()
+        "set:ALL_character": [(unit, c, float(all(right[c, unit]))) for c, unit in right],
+        "set:character_answer_consistency": [
+            (unit, c, float(len(knows[c, unit]) == 1)) for c, unit in knows
+        ],
     }
 
 
 def _reason(o: ScoredAnswer, rule: str) -> str:
     "Say what is wrong with a wrong answer"
     if form_of(o.kind) == "binary":
-        reasons = ("false_negative", "false_positive", "irrelevant_response")
-        return reasons[_as_binary(o, rule)]
-    text = _listed(o.answer, str(o.value or ""), rule)
-    faults = _list_faults(text, o.gold, o.facts["wrong"], rule)
+        return ("false_negative", "false_positive", "irrelevant_response")[_said(o, rule)]
+    faults = _list_faults(o, o.answer, str(o.value or ""), rule)
     return "did_both" if len(faults) == 2 else (faults or ["excluded_aware_character"])[0]

@@ -192,13 +192,12 @@ class Benchmark:
     task = ""  # which hints a parser of social contexts gets
     file = ""  # where it usually lies below the data folder
     evaluation_only = False  # its authors ask not to train on it
-    whole_sets = False  # a limit takes sets of questions, never a part of one
     options: Mapping[str, Any] = {}  # what `load` takes, with defaults; a tuple: several values
     allowed: Mapping[str, Sequence[str]] = {}  # the values that an option may have
     label = "Story"  # what the source text is called
     advice = ""  # what to bear in mind, for prompts
     wish = "Answer with the letter of one option."
-    simulation = ""  # who is asked when the people of the text are simulated; empty: nobody
+    simulation = "witnesses"  # who is asked when the people of the text are simulated
     rules: Sequence[str] = ("correct",)  # names of its scores, the main one first
     breakdowns: Sequence[tuple[str, ...]] = (("question type",),)  # groups, alone or together
 
@@ -236,6 +235,8 @@ class Benchmark:
                 items |= {item.id: item for item in made}
             except DataError as e:
                 problems.append(Problem(where, str(e)))
+            except (AttributeError, KeyError, TypeError, ValueError) as e:
+                problems.append(Problem(where, f"{type(e).__name__}: {shorten(e)}"))
         if not items:
             why = " ".join(f"{p.where}: {p.reason}" for p in problems[:3]) or "It is empty."
             raise DataError(f"{path} has no question that can be used. {shorten(why, 300)}")
@@ -280,9 +281,9 @@ class Benchmark:
     ) -> dict[str, float]:
         "Return the score by each rule"
         scores = {"correct": float(reading.value == item.gold)}
-        return (
-            scores | {"published": float(self.published(item, text))} if self.rules[1:] else scores
-        )
+        if "published" in self.rules:
+            scores["published"] = float(self.published(item, text))
+        return scores
 
     def published(self, item: BenchmarkItem, text: str) -> bool:
         "Apply the published rule to an answer"

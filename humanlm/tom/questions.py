@@ -10,7 +10,7 @@ import csv
 import io
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -63,50 +63,38 @@ class QuestionSet:
         return len(self.items)
 
 # %% ../../nbs/tom/01_questions.ipynb #read_rows
-_Rows = Iterator[tuple[int, dict | str]]  # line, and a row or what is wrong
+_Rows = Iterator[tuple[int, Any]]  # line, and a row; a text says what is wrong with it
 
 
-def _csv_rows(text: str, columns: Sequence[str]) -> _Rows:
-    head = text.partition("\n")[0]
-    delimiter = ";" if head.count(";") > head.count(",") else ","
-    records = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
-    names, start = list(columns), 1
+def _csv_rows(text: str) -> _Rows:
+    records, names, start = csv.reader(io.StringIO(text, newline="")), [], 1
     try:
         for cells in records:
-            if start == 1 and (not columns or {*cells} & {*columns}):
+            wrong = f"{len(cells)} cells for {len(names)} columns"
+            if not names:
                 names = cells
             elif cells:
-                wrong = f"{len(cells)} cells for {len(names)} columns"
                 yield start, dict(zip(names, cells)) if len(cells) == len(names) else wrong
             start = records.line_num + 1
     except csv.Error as e:
         yield start, f"broken quoting ({e})"
-    if start == 1:
-        raise DataError("no header. The first line names the columns.")
 
 
-def _json_lines(text: str, columns: Sequence[str]) -> _Rows:
+def _json_lines(text: str) -> _Rows:
     for n, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
-                yield n, _object(json.loads(line))
+                yield n, json.loads(line)
             except (ValueError, RecursionError) as e:
                 yield n, f"not JSON ({shorten(e)}): {shorten(line)!r}"
 
 
-def _object(row: Any) -> dict | str:
-    return row if isinstance(row, dict) else f"not an object: {shorten(row)!r}"
-
-
-def _json_rows(text: str, columns: Sequence[str]) -> _Rows:
+def _json_rows(text: str) -> _Rows:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):
-        return _json_lines(text, columns)
-    rows = data.get("data", [data]) if isinstance(data, dict) else data
-    if not isinstance(rows, list):
-        raise DataError(f"expected a list of rows, got {shorten(text)!r}.")
-    return ((n, _object(row)) for n, row in enumerate(rows, 1))
+        return _json_lines(text)
+    return enumerate(data.get("data", [data]) if isinstance(data, dict) else data, 1)
 
 
 _READERS = {".csv": _csv_rows, ".jsonl": _json_lines, ".json": _json_rows}
@@ -125,35 +113,27 @@ def read_text(path: str | Path) -> str:
         raise DataError(f"{path}, row {line}: not UTF-8. Save the file in that encoding.") from e
 
 
-def read_table(
-    path: str | Path,
-    columns: Sequence[str] = (),  # of a CSV file whose first line may be a row already
-) -> RowTable:
+def read_table(path: str | Path) -> RowTable:
     "Read the rows of a file, and name those that cannot be read"
     path = Path(path)
     read = _READERS[check_name(row_suffix(path), _READERS, "kind of file")]
     table = RowTable([], [])
-    try:
-        for n, row in read(read_text(path), columns):
-            where = f"{path.name}, row {n}"
-            if isinstance(row, str):
-                table.problems.append(Problem(where, row))
-            else:
-                table.rows.append((where, row))
-    except DataError as e:
-        raise e if str(path) in str(e) else DataError(f"{path}: {e}") from e
+    for n, row in read(read_text(path)):
+        where = f"{path.name}, row {n}"
+        if isinstance(row, dict):
+            table.rows.append((where, row))
+        else:
+            wrong = row if isinstance(row, str) else f"not an object: {shorten(row)!r}"
+            table.problems.append(Problem(where, wrong))
     return table
 
 # %% ../../nbs/tom/01_questions.ipynb #need
 def need(
     row: Mapping,
     name: str,  # of a field
-    kind: type = str,  # of its value
 ) -> Any:
-    "Return a field of a row; `DataError` if it is missing, empty or of another kind"
+    "Return a field of a row; `DataError` if it is missing or empty"
     value = row.get(name)
     if value is None or value == "":
         raise DataError(f"no {name}.")
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not object):
-        raise DataError(f"{name} must be {kind.__name__}, got {shorten(repr(value))}.")
     return value

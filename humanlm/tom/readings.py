@@ -185,13 +185,10 @@ def two_options(
 
 
 def distinct(options: Mapping[str, str]) -> dict[str, str]:
-    "Return options; `DataError` if one is no text or two are the same"
-    texts = list(options.values())
-    if not all(isinstance(text, str) and text.strip() for text in [*options, *texts]):
-        raise DataError(f"options must be texts, got {shorten(dict(options))}.")
-    for n, text in enumerate(texts):
-        if plain(text) in map(plain, texts[:n]):
-            raise DataError(f"two options are the same: {shorten(text)!r}.")
+    "Return options; `DataError` if one is empty or two are the same"
+    texts = Counter(map(plain, options.values()))
+    if (text := texts.most_common(1)[0])[1] > 1 or not all(texts):
+        raise DataError(f"two options are the same, or one is empty: {shorten(text[0])!r}.")
     return dict(options)
 
 

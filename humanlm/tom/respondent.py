@@ -4,15 +4,15 @@
 
 # %% auto #0
 __all__ = ['SOLVERS', 'SYMBOLIC', 'AbstentionError', 'solve', 'chance', 'read_outcomes', 'AnswerFile', 'Respondent', 'answer_all',
-           'fall_back', 'used_context', 'concerns', 'nothing_answered']
+           'fall_back', 'is_silent', 'concerns']
 
 # %% ../../nbs/tom/11_respondent.ipynb #imports
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
+from statistics import mode
 
 from ..clients.limits import in_turn
 from ..clients.protocol import LLMError
@@ -63,10 +63,9 @@ def solve(
     policy: str = "principled",  # or as_shipped, with the faults of published labels; for symbolic
 ) -> SolverAnswer:
     "Answer by a rule; `AbstentionError` if it cannot know"
-    notes: tuple[str, ...] = ()
     query = read_question(item.question)
     if name == "symbolic":
-        text, reason, notes = symbolic_answer(_story(item.source), item.question, policy)
+        text, reason = symbolic_answer(_story(item.source), item.question, policy)
     elif not isinstance(query, PlaceQuestion):
         text, reason = None, query.reason
     elif name == "memory":
@@ -76,8 +75,7 @@ def solve(
     if text is None:
         raise AbstentionError(reason)
     keys = [key for key, option in item.options.items() if plain(option) == plain(text)]
-    notes = tuple(f"contradiction in {note}" for note in notes)
-    return SolverAnswer(keys[0] if keys else text, notes=notes)
+    return SolverAnswer(keys[0] if keys else text)
 
 # %% ../../nbs/tom/11_respondent.ipynb #0fb83bf3
 def chance(benchmark: Benchmark, items: Sequence[BenchmarkItem]) -> list[ScoredAnswer]:
@@ -137,9 +135,11 @@ class Respondent:
     @property
     def parses(self) -> bool:
         "Whether answers are to use social contexts; for others no text is parsed"
+        if self.solver:
+            return self.parser is not None and self.solver == "memory"
         imagines = self.mode == "simulation" and self.benchmark.simulation == "futures"
         uses = self.mode in ("context", "pure_context", "simulation") and not imagines
-        return self.parser is not None and (self.solver == "memory" if self.solver else uses)
+        return self.parser is not None and uses
 
     async def context(self, text: str) -> tuple[Parse, str]:
         "Return the context of a text and its key: `none` if it failed, empty if none is wanted"
@@ -153,32 +153,32 @@ class Respondent:
 
     async def answer(self, item: BenchmarkItem) -> ScoredAnswer:
         "Answer, read and score one question; `LLMError` only if it concerns all questions"
+        unread = AnswerReading(None, "empty")
         try:
             parse, source = await self.context(item.source)
-            notes = [*parse.notes, *[parse.reason] * (source == "none")]
-            try:
-                if self.asker is None:
-                    reply = solve(self.solver, item, parse.context, self.policy)
-                else:
-                    reply = await ways[self.mode](self.asker, item, parse.context)
-            except AbstentionError as e:
-                silent = AnswerReading(None, "abstained")
-                scores = self.benchmark.score(item, silent)
-                scores = {rule: scores[rule] for rule in self.benchmark.rules if rule in scores}
-                return outcome(item, "", silent, scores, notes=(str(e),), context=source)
-            return self.benchmark.answered(
-                item,
-                reply.answer,
-                reasoning=reply.reasoning,
-                notes=(*reply.notes, *(shorten(note, 200) for note in notes)),
-                facts=reply.facts,
-                context=source,
-            )
+            notes = (*parse.notes, parse.reason) if source == "none" else parse.notes
+            if self.asker is None:
+                reply = solve(self.solver, item, parse.context, self.policy)
+            else:
+                reply = await ways[self.mode](self.asker, item, parse.context)
+        except AbstentionError as e:
+            scores = self.benchmark.score(item, unread)
+            scores = {rule: scores[rule] for rule in self.benchmark.rules if rule in scores}
+            silent = AnswerReading(None, "abstained")
+            return outcome(item, "", silent, scores, notes=(str(e),), context=source)
         except Exception as e:  # a plug-in's mistake concerns its question, not the run
             if isinstance(e, LLMError) and e.stops:
                 raise
             why = str(e) if isinstance(e, HumanLMError) else f"{type(e).__name__}: {e}"
-            return outcome(item, "", AnswerReading(None, "empty"), {}, failed=shorten(why, 300))
+            return outcome(item, "", unread, {}, failed=shorten(why, 300))
+        return self.benchmark.answered(
+            item,
+            reply.answer,
+            reasoning=reply.reasoning,
+            notes=(*reply.notes, *(shorten(note, 200) for note in notes)),
+            facts=reply.facts,
+            context=source,
+        )
 
 
 async def answer_all(
@@ -201,37 +201,20 @@ def fall_back(o: ScoredAnswer) -> str:  # empty: it was asked as chosen
     return next((note for note in o.notes if any(mark in note for mark in marks)), "")
 
 
-def used_context(o: ScoredAnswer) -> bool:
-    "Tell whether an answer used a social context"
-    return o.context not in ("", "none") and not o.failed and "to vanilla" not in fall_back(o)
+def is_silent(outcomes: Sequence[ScoredAnswer]) -> bool:
+    "Tell whether there is no answer at all"
+    return all(o.failed or o.status == "abstained" for o in outcomes)
 
 
-def concerns(outcomes: Sequence[ScoredAnswer], wanted: bool) -> list[str]:
-    "List what makes a run less than its way of answering promises; first, contexts not used"
-    answers = [o for o in outcomes if o.status != "abstained"]
-    without = [o.notes[-1] if o.notes else o.failed for o in answers if not used_context(o)]
-    fallen = [note for note in map(fall_back, outcomes) if " fell back to " in note]
-    messages = []
-    if wanted and (without or not answers):
-        used = f"{len(answers) - len(without):,} of {len(answers):,}"
-        messages.append(f"contexts used: {used}, without one most often: {_commonest(without)}")
-    if fallen:
-        otherwise = f"{len(fallen):,} of {len(outcomes):,} were asked otherwise"
-        messages.append(f"{otherwise}, most often: {_commonest(fallen)}")
+def concerns(outcomes: Sequence[ScoredAnswer], parses: bool) -> list[str]:
+    "List what makes a run less than its way of answering promises"
+    number, messages = f"of {len(outcomes):,}", []
+    used = sum(o.context not in ("", "none") and not o.failed for o in outcomes)
+    if parses and used < len(outcomes):
+        messages.append(f"contexts used: {used:,} {number}")
+    if notes := [note for o in outcomes if (note := fall_back(o))]:
+        messages.append(f"{len(notes):,} {number} were asked otherwise: {mode(notes)}")
+    if is_silent(outcomes):
+        why = mode(o.failed or next(iter(o.notes), "abstained") for o in outcomes)
+        messages.append(f"no answer to any {number} questions: {shorten(why, 200)}")
     return messages
-
-
-def _commonest(reasons: Sequence[str]) -> str:
-    return "; ".join(f"{shorten(why, 160)} ({n:,})" for why, n in Counter(reasons).most_common(1))
-
-
-def nothing_answered(outcomes: Sequence[ScoredAnswer]) -> str:  # empty if there is an answer
-    "Say why there is no answer at all"
-    if any(not o.failed and o.status != "abstained" for o in outcomes):
-        return ""
-    failed = sum(bool(o.failed) for o in outcomes)
-    why = _commonest([o.failed or next(iter(o.notes), "abstained") for o in outcomes])
-    return (
-        f"no answer to any of {len(outcomes)} questions: {failed} failed, "
-        f"{len(outcomes) - failed} abstained. Most often: {why}"
-    )

@@ -13,7 +13,7 @@ from functools import lru_cache
 from ..core.basics import DataError, check_name, fingerprint, shorten
 from ..social.answers import answer as symbolic_answer
 from ..social.generation import read_tomi
-from ..social.language import Event, literal_list, story_text
+from ..social.language import literal_list, story_text
 from ..social.world import read_story
 from .protocol import Benchmark, joint
 from .questions import BenchmarkItem, RowTable, need, read_table
@@ -44,9 +44,7 @@ def _label_of(story: str, question: str, gold: str, labels: str) -> str:
 
 def _tomi_groups(row: Mapping, question: str) -> dict[str, str]:
     "Return what a row is counted under; `DataError` for questions of other kinds"
-    start = " ".join(question.lower().split()[:2])
-    if start not in _ORDERS:
-        raise DataError(f"unknown type of question: {shorten(question)!r}.")
+    start = check_name(" ".join(question.lower().split()[:2]), _ORDERS, "type of question")
     order = "first order" if " really think" in question.lower() else _ORDERS[start]
     raw = str(row.get("qTypeRaw") or row.get("question_type") or "")
     kind = str(row.get("qType") or raw)
@@ -61,15 +59,10 @@ def _with_rooms(
 ) -> tuple[dict[str, str], dict[str, str]]:  # options, option → that of its room
     "Add the rooms of a story to the places that an answer may name, and say what stands where"
     world = _story(story).world
-    events = [event for event in world.events if isinstance(event, Event)]
-    rooms = {event.place for event in events if event.kind in ("enter", "exit", "present")}
-    rooms = sorted(filter(None, rooms | {*world.stands.values()}))
-    keys = {plain(room): room for room in rooms}
+    keys = {plain(room): room for room in {*world.places, *world.stands.values()}}
     keys |= {plain(text): key for key, text in options.items()}
-    stands = {plain(container): plain(room) for container, room in world.stands.items()}
-    within = {
-        keys[place]: keys[room] for place, room in stands.items() if place in keys and place != room
-    }
+    stands = {plain(box): plain(room) for box, room in world.stands.items()}
+    within = {keys[box]: keys[room] for box, room in stands.items() if box in keys and box != room}
     return {key: key for key in keys.values()} | dict(options), within
 
 
@@ -92,7 +85,7 @@ class ToMi(Benchmark):
     options, allowed = {"labels": "as_shipped"}, {"labels": LABELS}
 
     def items(self, row, labels="as_shipped"):
-        story, question = story_text(need(row, "story", object)).strip(), need(row, "question")
+        story, question = story_text(need(row, "story")).strip(), need(row, "question")
         gold = need(row, "correct_answer" if "correct_answer" in row else "answer")
         gold = _label_of(story, question, gold, labels)
         places = [place for place in literal_list(row.get("cands") or []) or [] if plain(place)]
@@ -142,7 +135,7 @@ class ToMi(Benchmark):
                 "cands": sorted(tale.story.world.holders),
             }
             for n, tale in enumerate(read_tomi(path))
-            for question in tale.asked
+            for question in tale.questions
         ]
         return RowTable([(f"{path.name}, question {i}", row) for i, row in enumerate(rows, 1)], [])
 
@@ -180,12 +173,9 @@ def _lettered(text: str) -> dict[str, str]:
     return distinct(dict(options))
 
 
-def whole(row: Mapping, name: str, most: int = 10**9) -> int:
-    "Return a field that holds a whole number from 0, perhaps as text"
-    text = re.sub(r"\.0+$", "", str(need(row, name, object)))
-    if not text.isdecimal() or int(text) > most:
-        raise DataError(f"{name} must be a whole number from 0 to {most:,}, got {shorten(text)!r}.")
-    return int(text)
+def whole(row: Mapping, name: str) -> int:
+    "Return a field that holds a whole number, perhaps as text"
+    return int(float(need(row, name)))
 
 
 class HiToM(Benchmark):
@@ -223,9 +213,9 @@ class HiToM(Benchmark):
         sample = whole(row, "sample_id" if "sample_id" in row else "index")
         if prompting not in (kind, "both") or (split == "published" and sample not in HITOM_100):
             return
-        flag = str(need(row, "deception", object)).lower()
+        flag = str(need(row, "deception")).lower()
         lies = check_name(flag, ("true", "false", "1", "0"), "true or false") in ("true", "1")
-        length, order = whole(row, "story_length", 9), whole(row, "question_order", 9)
+        length, order = whole(row, "story_length"), whole(row, "question_order")
         lines = [line.strip() for line in need(row, "story").splitlines() if "***" not in line]
         story, question = "\n".join(filter(None, lines)), need(row, "question")
         options = _lettered(need(row, "choices"))

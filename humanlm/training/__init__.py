@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
-    from .advantages import decoupled_advantages, group_advantages, leave_one_out
+    from .advantages import group_advantages, leave_one_out
     from .memory import PlanConfig, memory_lines
     from .method import Batch, Method
     from .policies import Policy
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .trainer import MethodTrainer
 
 __getattr__, __dir__ = lazy_names(__name__, {
-    "advantages": ["decoupled_advantages", "group_advantages", "leave_one_out"],
+    "advantages": ["group_advantages", "leave_one_out"],
     "memory": ["PlanConfig", "memory_lines"],
     "method": ["Batch", "Method"],
     "policies": ["Policy"],

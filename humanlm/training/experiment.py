@@ -15,8 +15,8 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ..core.basics import ConfigError, HumanLMError, atomic_path, atomic_write, to_json
 from ..core.commands import command
@@ -109,36 +109,18 @@ def _leave_with_parent():
     os._exit(130)
 
 # %% ../../nbs/training/21_experiment.ipynb #Worker
-@dataclass
-class _Worker:
+class _Worker(NamedTuple):
     "A run that is under way"
 
     trial: Trial
     process: subprocess.Popen
     log: Path
-    seen: int = 0  # bytes of the log that were shown
-
-    def show(self) -> None:
-        "Print what is new in the log, with the name of the run"
-        with self.log.open("rb") as file:
-            file.seek(self.seen)
-            text = file.read()
-        whole = text[: text.rfind(b"\n") + 1]
-        self.seen += len(whole)
-        for line in filter(_worth_showing, whole.decode("utf-8", "replace").splitlines()):
-            print(f"{self.trial.settings.run.name}: {line}", flush=True)
 
     def end(self) -> None:
         "Close the line to the process and wait; it leaves a checkpoint"
         if self.process.stdin:
             self.process.stdin.close()
         self.process.wait()
-
-
-def _worth_showing(line: str) -> bool:
-    "Whether a line of a log tells about progress"
-    begins, ends = ("evaluate ", "bits of "), (" left", ": done before")
-    return line.startswith(begins) or line.endswith(ends) or ": step " in line
 
 # %% ../../nbs/training/21_experiment.ipynb #start_worker
 def _start_worker(trial: Trial) -> _Worker:
@@ -147,7 +129,6 @@ def _start_worker(trial: Trial) -> _Worker:
         trial.folder.parent / f"{trial.settings.run.name}.{kind}" for kind in ("yaml", "log")
     )
     trial.settings.save(config)
-    seen = log.stat().st_size if log.exists() else 0
     words = [
         sys.executable,
         "-c",
@@ -164,7 +145,7 @@ def _start_worker(trial: Trial) -> _Worker:
             text=True,
         )
     print(json.dumps(trial.settings.secrets()), file=process.stdin, flush=True)
-    return _Worker(trial, process, log, seen)
+    return _Worker(trial, process, log)
 
 # %% ../../nbs/training/21_experiment.ipynb #next_trial
 def _is_done(trial: Trial, study: Study) -> bool:
@@ -201,8 +182,8 @@ def _run_all(
                     source := twin(trial, trials, study), study
                 ):
                     _copy_shared(source, trial, study)
-                print(f"{trial.settings.run.name}: started", flush=True)
                 busy.append(_start_worker(trial))
+                print(f"{trial.settings.run.name}: started, log {busy[-1].log}", flush=True)
             time.sleep(0.5)
             _copy_measured([worker.trial for worker in busy], trials, study)
             busy = [worker for worker in busy if not _finished(worker)]
@@ -213,7 +194,6 @@ def _run_all(
 # %% ../../nbs/training/21_experiment.ipynb #_finished
 def _finished(worker):
     code = worker.process.poll()
-    worker.show()
     if code:
         name, end = (
             worker.trial.settings.run.name,

@@ -7,12 +7,12 @@ __all__ = ['AssistantModel', 'ask_row', 'TextReward', 'group_advantage', 'frozen
 
 # %% ../../nbs/training/08_functions.ipynb #exported-imports
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from inspect import isawaitable
 from typing import Any
 
-from ..core.basics import DataError, check_name, shorten
+from ..core.basics import DataError, check_name
 from ..core.trajectory import Trajectory
 from ..models.config import ModelConfig
 from .method import Advantage, AdvantageConfig, Batch
@@ -65,18 +65,13 @@ class TextReward:
         self, trajectories: Sequence[Trajectory]
     ) -> tuple[list[list[float]], list[Trajectory]]:
         "Score a batch: values `[B, 1]`, and the trajectories with their rewards"
-        found = self.score([t.text for t in trajectories])
-        found = await found if isawaitable(found) else found
-        found = list(found) if isinstance(found, Iterable) else [found]
-        if len(found) != len(trajectories) or not all(
-            isinstance(value, (int, float)) or hasattr(value, "__float__") for value in found
-        ):
+        values = self.score([t.text for t in trajectories])
+        values = [float(value) for value in (await values if isawaitable(values) else values)]
+        if len(values) != len(trajectories):
             raise DataError(
-                f"The reward {self.names[0]} gave {len(found)} numbers for "
-                f"{len(trajectories)} texts: {shorten(repr(found))}. "
-                "Give one for each, nan for none."
+                f"The reward {self.names[0]} gave {len(values)} numbers for "
+                f"{len(trajectories)} texts. Give one for each, nan for none."
             )
-        values = [float(value) for value in found]
         return [[value] for value in values], [
             replace(t, rewards=t.rewards | {self.names[0]: value})
             for t, value in zip(trajectories, values)

@@ -7,7 +7,6 @@ __all__ = ['OF_VLLM', 'TrainerError', 'trainer_args']
 
 # %% ../../nbs/training/13_options.ipynb #exported-imports
 import os
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,9 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 import torch
 from trl.trainer.grpo_config import GRPOConfig
 
-from ..core.basics import HumanLMError, check_name, install_line, shorten
+from ..core.basics import HumanLMError, check_name, shorten
 from ..core.runs import process_count
 from .sft import precision
-from .sharding import cpu_options
 from .shares import shares
 
 # %% ../../nbs/training/13_options.ipynb #TrainerError
@@ -31,17 +29,12 @@ def _default_options(
 ) -> dict[str, Any]:
     "TRL options that suit the device found"
     gpu = torch.cuda.is_available()
-    device = (
-        dict(gradient_checkpointing=gpu, dataloader_pin_memory=gpu)
-        | cpu_options()
-        | precision(dtype)
-    )
+    device = dict(gradient_checkpointing=gpu, dataloader_pin_memory=gpu, use_cpu=not gpu)
     quiet = dict(report_to="none", disable_tqdm=True, logging_steps=1)
-    grpo = dict(
-        beta=0.0, loss_type="dapo", shuffle_dataset=False, ds3_gather_for_generation=False
-    )  # `whole` gathers
+    grpo = dict(beta=0.0, loss_type="dapo", shuffle_dataset=False)
     return (
         device
+        | precision(dtype)
         | quiet
         | grpo
         | dict(learning_rate=6e-4, warmup_steps=5, lr_scheduler_type="constant_with_warmup")
@@ -51,12 +44,11 @@ def _default_options(
 def _check_cycle(
     args: GRPOConfig,  # the options of one run
     cycle: int,  # steps of the optimiser from one generation to the next
-    name: str = "trainer.save_steps",  # the setting that says when checkpoints are written
 ) -> None:
     "Raise when a checkpoint would fall inside a generation cycle, where a resume cannot be exact"
     if args.save_strategy == "steps" and args.save_steps % cycle:
         raise TrainerError(
-            f"{name}={args.save_steps:g} is not a multiple of the "
+            f"trainer.save_steps={args.save_steps:g} is not a multiple of the "
             f"generation cycle of {cycle} "
             f"steps: a run resumed there would differ. Use {cycle} or a multiple of it."
         )
@@ -69,15 +61,8 @@ def _check_option(
     "Raise where TRL has no such option, or wants a number or a truth value"
     check_name(name, GRPOConfig.__dataclass_fields__, "option of the group 'trainer'", TrainerError)
     default = GRPOConfig.__dataclass_fields__[name].default
-    kinds = (
-        bool
-        if isinstance(default, bool)
-        else (int, float)
-        if isinstance(default, (int, float))
-        else object
-    )
-    if not isinstance(value, kinds):
-        wanted = "true or false" if kinds is bool else "a number"
+    if isinstance(default, (int, float)) and not isinstance(value, (int, float)):
+        wanted = "true or false" if isinstance(default, bool) else "a number"
         raise TrainerError(
             f"trainer.{name} must be {wanted}, got {shorten(value)!r}. See --help-trainer."
         )
@@ -100,7 +85,6 @@ def trainer_args(
     steps: int,  # generation steps
     max_tokens: int,  # longest completion of any level, in tokens
     seed: int = 0,  # of sampling and data order
-    validate: int | None = None,  # steps between two measurements; None: the last weights count
     dtype: str = "float32",  # in which the model computes; its weights should be float32
 ) -> GRPOConfig:
     "Merge TRL's options with ours (HumanLM, section 6.4 lists the paper's)"
@@ -123,33 +107,12 @@ def trainer_args(
     )
     merged = _default_options(dtype) | batch | options | share.options()
     merged.pop("generation_batch_size", None)  # the same in other words, and TRL takes one of them
-    if validate:
-        merged |= dict(
-            eval_strategy="steps",
-            eval_steps=validate,
-            save_strategy="steps",
-            save_steps=validate,
-            load_best_model_at_end=True,
-            metric_for_best_model="validation",
-            greater_is_better=True,
-            num_generations_eval=1,
-        )
     args = _trl_args(str(out), merged)
-    _check_cycle(args, cycle, "run.validate" if validate else "trainer.save_steps")
+    _check_cycle(args, cycle)
     return args
 
 # %% ../../nbs/training/13_options.ipynb #_trl_args
 def _trl_args(out, options):
-    if options.get("deepspeed"):
-        raise TrainerError(
-            "trainer.deepspeed is not how a run is split. Leave it out, and start with "
-            "accelerate launch --config_file configs/engines/accelerate-8-zero3.yaml."
-        )
-    if "bnb" in str(options.get("optim")) and find_spec("bitsandbytes") is None:
-        raise TrainerError(
-            f"trainer.optim {options['optim']} needs bitsandbytes. Next: "
-            f"{install_line('8bit')}, or take adamw_torch."
-        )
     alone = (
         options["num_generations"] == 1
     )  # TRL asks for two, but nothing in it needs them: halved again behind its check

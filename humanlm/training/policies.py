@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from ..clients.client import ChatClient
 from ..clients.limits import in_turn
-from ..clients.protocol import ChatReply, ChatRequest, LLMError, Usage
+from ..clients.protocol import ChatReply, ChatRequest, LLMError
 from ..core.basics import HumanLMError, check_name
 from ..core.thoughts import THOUGHT_TAGS, without_thoughts
 from ..core.trajectory import Completion
@@ -78,7 +78,7 @@ class RolloutError(HumanLMError):
 
 # %% ../../nbs/training/02_policies.ipynb #ScriptedPolicy
 class ScriptedPolicy:
-    "A policy without a model, for checks and examples"
+    "A policy without a model, for checks and examples; its tokens are words, and 0 is the end"
 
     step = seed = 0
 
@@ -87,7 +87,7 @@ class ScriptedPolicy:
         # (row, copy) → text; or level → one text or several, taken in turn
         script: Callable[[dict, int], str] | Mapping[str, str | Sequence[str]],
     ):
-        self.script, self.vocab = script, {"": 0}  # 0 is the end token
+        self.script, self.vocab = script, {"": 0}
 
     def text(self, row: dict, copy: int) -> str:
         "Look up what a copy of a row is answered"
@@ -102,10 +102,8 @@ class ScriptedPolicy:
 
     def encode(self, text: str) -> list[int]:
         "Give each word, with the blanks before it, a number"
-        return [
-            self.vocab.setdefault(word, len(self.vocab))
-            for word in re.findall(r"\s*\S+|\s+$", text)
-        ]
+        words = re.findall(r"\s*\S+|\s+$", text)
+        return [self.vocab.setdefault(word, len(self.vocab)) for word in words]
 
     def decode(self, ids: Sequence[int]) -> str:
         "Turn numbers back into text"
@@ -115,28 +113,17 @@ class ScriptedPolicy:
     async def generate(
         self, rows: Sequence[dict], sampling: Sampling | None = None
     ) -> list[Completion]:
-        "Answer each row from the script"
-        return [
-            self._completion(row, self.text(row, copy)) for row, copy in zip(rows, copy_index(rows))
-        ]
+        "Answer each row from the script, cut at its stop string and its cap"
 
-    def _completion(self, row, text):
-        stops = [text.find(s) + len(s) for s in row["stop"] if s in text]
-        ids = self.encode(text[: min(stops)]) if stops else [*self.encode(text), 0]
-        finish = "length" if len(ids) > row["max_tokens"] else "stop" if stops else "eos"
-        ids = ids[: row["max_tokens"]]
-        return Completion(
-            ids, self.decode(ids), finish, row.get("prompt_ids") or self.encode(row["row_id"])
-        )
+        def complete(row, text):
+            stops = [text.find(stop) + len(stop) for stop in row["stop"] if stop in text]
+            ids = self.encode(text[: min(stops)]) if stops else [*self.encode(text), 0]
+            finish = "length" if len(ids) > row["max_tokens"] else "stop" if stops else "eos"
+            ids = ids[: row["max_tokens"]]
+            prompt = row.get("prompt_ids") or self.encode(row["row_id"])
+            return Completion(ids, self.decode(ids), finish, prompt)
 
-    def token_logps(
-        self,
-        prompt_ids: Sequence[list[int]],
-        completion_ids: Sequence[list[int]],
-        temperature: float | None = None,
-    ) -> list[list[float]]:  # [B, T]
-        "Give zeros: a script is certain of what it says"
-        return [[0.0] * max(map(len, completion_ids)) for _ in completion_ids]
+        return [complete(row, self.text(row, n)) for row, n in zip(rows, copy_index(rows))]
 
     def everywhere(self, count: int) -> int:
         "Give the number back: a script works alone"
@@ -154,16 +141,8 @@ class ModelPolicy:
         model: Any,  # a causal language model of transformers
         tokenizer: Any,  # its tokenizer
         max_prompt_tokens: int = 1024,  # longest prompt, in tokens
-        ledger: Any = None,  # a `Ledger` that counts what is read and written, for second models
-        name: str = "local/policy",  # in the ledger
     ):
-        self.model, self.tokenizer, self.max_prompt_tokens, self.ledger, self.name = (
-            model,
-            tokenizer,
-            max_prompt_tokens,
-            ledger,
-            name,
-        )
+        self.model, self.tokenizer, self.max_prompt_tokens = model, tokenizer, max_prompt_tokens
         self.rendered: dict[str, list[int]] = {}  # content of a row → ids of its prompt
         self.worker = ThreadPoolExecutor(1, initializer=_use_device, initargs=(model,))
 
@@ -188,8 +167,6 @@ class ModelPolicy:
             self.write, self.spelt(rows[i] for i in asked), sampling, prefixes
         )
         written = dict(zip(asked, await asyncio.wrap_future(work), strict=True))
-        if self.ledger is not None:
-            self._record(written.values())
         return [
             written[i]._replace(text=whole(row, written[i])) if i in written else self.given(row)
             for i, row in enumerate(rows)
@@ -228,12 +205,8 @@ class ModelPolicy:
         "Let rows stop at the tag with which the model itself ends a thought"
         from humanlm.models.prompts import thought_tags
 
-        usual = THOUGHT_TAGS[0][1]
-
-        def own(stop):
-            return thought_tags(self.tokenizer)[1] if stop == usual else stop
-
-        return [row | {"stop": [own(stop) for stop in row["stop"]]} for row in rows]
+        tags = {THOUGHT_TAGS[0][1]: thought_tags(self.tokenizer)[1]}
+        return [row | {"stop": [tags.get(stop, stop) for stop in row["stop"]]} for row in rows]
 
     def given(self, row: dict) -> Completion:
         "Make the completion of a row that is not generated: its field `given`, as parts"
@@ -265,13 +238,6 @@ class ModelPolicy:
     def everywhere(self, count: int) -> int:
         "Give the number back: outside of training a model works alone"
         return count
-
-    def _record(self, written):
-        read, wrote = (
-            sum(len(ids) for ids in found)
-            for found in ([c.prompt_ids for c in written], [c.ids for c in written])
-        )
-        self.ledger.record("rollout", self.name, Usage(len(written), 0, read, wrote, 0.0))
 
 
 _RENDERED = 1024  # prompts that are kept
@@ -388,12 +354,3 @@ class ChatPolicy:
             return await self.client(request)
         except LLMError as e:
             return e
-
-    def token_logps(
-        self, prompt_ids: Sequence[list[int]], completion_ids: Sequence[list[int]]
-    ) -> Any:
-        "Not known of a model behind an API"
-        raise RolloutError(
-            "A chat model tells no log-probabilities of given texts. Choose a model in "
-            "this process."
-        )

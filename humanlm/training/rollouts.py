@@ -29,14 +29,15 @@ def _trajectory(
 ) -> Trajectory:
     "Make the record of one completion; texts beyond the limits of their level are noted"
     parsed, T = parse(completion.text, row.get("levels", row["level"]), reader), len(completion.ids)
-    told = (Turn("thought", row["thought"]),) if "thought" in row else ()
+    thought = (Turn("thought", row["thought"]),) if "thought" in row else ()
+    faults = text_faults(parsed.fields, row.get("limits", {}))
     return Trajectory(
         id=f"{row['row_id']}/{copy}",
         row_id=row["row_id"],
         group=group,
         step=0,
         level=row["level"],
-        turns=(*told, Turn("truth" if "given" in row else "policy", completion.text, (0, T))),
+        turns=(*thought, Turn("truth" if "given" in row else "policy", completion.text, (0, T))),
         prompt_ids=list(completion.prompt_ids),
         completion_ids=list(completion.ids),
         mask=[True] * T,
@@ -47,14 +48,7 @@ def _trajectory(
         example_id=row["example_id"],
         context_id=row["context_id"],
         user_id=row["user_id"],
-        errors=_faults(parsed.fields, row),
-    )
-
-
-def _faults(texts, row):
-    return tuple(
-        f"text: {level} is {fault}"
-        for level, fault in text_faults(texts, row.get("limits", {})).items()
+        errors=tuple(f"text: {level} is {fault}" for level, fault in faults.items()),
     )
 
 # %% ../../nbs/training/03_rollouts.ipynb #Rollout
@@ -78,17 +72,20 @@ def single_turn(
 ) -> Rollout:
     "Make a rollout in which the policy writes once per row"
 
-    def reader(row):
-        return replace(reading, thinking=thinks_first(row), form=row.get("form", reading.form))
-
     async def rollout(rows: Sequence[dict], policy: Policy) -> list[Trajectory]:
         rows = prepare(rows)
         completions = await policy.generate(rows, sampling)
         if len(completions) != len(rows):
             answered = f"{len(completions)} of {len(rows)} rows"
             raise RolloutError(f"The policy answered {answered}. It must answer each, in order.")
-        numbered = zip(rows, completions, group_index(rows), copy_index(rows))
-        return [_trajectory(row, c, group, copy, reader(row)) for row, c, group, copy in numbered]
+        trajectories = []
+        for row, completion, group, copy in zip(
+            rows, completions, group_index(rows), copy_index(rows)
+        ):
+            form = row.get("form", reading.form)
+            reader = replace(reading, thinking=thinks_first(row), form=form)
+            trajectories.append(_trajectory(row, completion, group, copy, reader))
+        return trajectories
 
     return rollout
 
@@ -155,11 +152,8 @@ def require_room(
         return
     worst = max(long, key=lambda row: needs[row])
     raise ConfigError(
-        f"{len(long):,} of {len(needs):,} prompts are too long even with only their "
-        f"newest message: the limit is {limit:,} "
-        f"tokens, and the longest ({shorten(worst)}) needs {needs[worst]:,}. With "
-        f"--model.max_prompt_tokens {needs[worst]} "
-        "all fit; begin anew with --fresh. To train without such rows, build the data "
-        "with --build.max_prompt_tokens (an "
-        "estimate, 4 characters a token), which leaves them out and counts them in the card."
+        f"{len(long):,} of {len(needs):,} prompts are too long even with only their newest "
+        f"message: the limit is {limit:,} tokens, and the longest ({shorten(worst)}) needs "
+        f"{needs[worst]:,}. Give --model.max_prompt_tokens {needs[worst]}, and begin anew with "
+        "--fresh."
     )

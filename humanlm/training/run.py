@@ -127,7 +127,6 @@ class Run:
     recipe: Recipe
     work: Any  # from `Recipe.load`
     stages: Stages = field(default_factory=Stages)  # wall time by stage
-    engine: Any = None  # of vLLM, left by the trainer that was last
 
     @property
     def models(self) -> list[str]:
@@ -280,7 +279,6 @@ def method_args(settings: Settings, out: Path, max_tokens: int, rows: int = 0):
         max_steps(settings, rows),
         max_tokens,
         settings.run.seed,
-        settings.run.validate,
         settings.model.dtype,
     )
 
@@ -321,53 +319,30 @@ def check_settings(recipe: Recipe, settings: Settings) -> None:
     steps = settings.trainer.get("max_steps", 1)
     whole = type(steps) is int and steps > 0
     require("trainer", (whole, f"max_steps must be a whole number above 0, got {shorten(steps)!r}"))
-    measures = type(recipe).validate is not Recipe.validate
-    require(
-        "run",
-        (
-            measures or not settings.run.validate,
-            "validate asks for measurements on the way, and this recipe makes none. Leave it out",
-        ),
-    )
     if settings.model.name != "tiny" and not (settings.dry_run and is_planned(settings.model.name)):
         locate(settings.model.name)
     recipe.check(settings)
-    engine, teaches = find_engine(settings.run.engine), recipe.teaches(settings)
-    if engine:
-        require_all(
-            lambda: engine.check(settings),
-            lambda: shares_of(settings),
-        )
-    else:
-        require_all(
-            _check_start,
-            lambda: shares_of(settings),
-            lambda: check_processes(settings, teaches, process_count(), shards()),
-        )
-
-
-def _check_start() -> None:
-    "Raise where accelerate was told what would not work"
+    if engine := find_engine(settings.run.engine):
+        require_all(lambda: engine.check(settings), lambda: shares_of(settings))
+        return
     if faults := sharding_faults():
         raise ConfigError("\n".join(faults), faults)
+    teaches = recipe.teaches(settings)
+    require_all(
+        lambda: shares_of(settings),
+        lambda: check_processes(settings, teaches, process_count(), shards()),
+    )
 
 
 def check_processes(
     settings: Settings,
     teaches: bool,  # whether there are supervised stages
     count: int,  # of processes, one for each GPU
-    splitter: str,  # FSDP or DeepSpeed, where they share one model; empty: a whole one in each
+    split: bool,  # whether they share one model by FSDP, or each holds a whole one
 ) -> None:
     "Raise where processes that train by TRL could not keep what the settings promise"
-    s, batch = settings, settings.sft.batch
-    optim, small = (
-        s.trainer.get("optim", ""),
-        "Take --trainer.optim adamw_torch, or a whole model on each GPU.",
-    )
-    writers, muon = (
-        s.trainer.get("vllm_tensor_parallel_size") or 1,
-        splitter and s.sft.muon_lr and not s.model.lora_rank,
-    )
+    batch, muon, adapter = settings.sft.batch, settings.sft.muon_lr, settings.model.lora_rank
+    optim = settings.trainer.get("optim", "")
     require_all(
         lambda: require(
             "sft",
@@ -377,23 +352,17 @@ def check_processes(
                 f"--sft.batch {batch + -batch % count}.",
             ),
             (
-                not teaches or not muon,
-                f"muon_lr is {s.sft.muon_lr:g}, and Muon needs whole matrices, which "
-                f"{splitter} splits. "
+                not (teaches and split and muon) or bool(adapter),
+                f"muon_lr is {muon:g}, and Muon needs whole matrices, which FSDP splits. "
                 "Give --sft.muon_lr 0, which leaves all to AdamW.",
             ),
         ),
         lambda: require(
             "trainer",
             (
-                not splitter or "8bit" not in optim,
-                f"optim is {optim}: over matrices that {splitter} splits bitsandbytes fails "
-                f"(its issue 1633), and nothing else in 8 bits was tried. {small}",
-            ),
-            (
-                count == 1 or count % writers == 0,
-                f"vllm_tensor_parallel_size ({writers}) must divide the {count} processes. "
-                f"Give --trainer.vllm_tensor_parallel_size {math.gcd(writers, count)}.",
+                not split or "8bit" not in optim,
+                f"optim is {optim}: over matrices that FSDP splits bitsandbytes fails. Take "
+                "--trainer.optim adamw_torch, or a whole model on each GPU.",
             ),
         ),
     )
@@ -422,9 +391,9 @@ def _refused(s, recipe):
     "Say what a start on these GPUs would refuse"
     if find_engine(s.run.engine):
         return []
-    splitter = "FSDP" if s.plan.gpus > 1 and s.plan.split else ""
+    split = s.plan.gpus > 1 and s.plan.split
     try:
-        check_processes(s, recipe.teaches(s), s.plan.gpus, splitter)
+        check_processes(s, recipe.teaches(s), s.plan.gpus, split)
     except ConfigError as e:
         return [f"refused at a start  {fault}" for fault in e.problems]
     return []

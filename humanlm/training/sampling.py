@@ -36,9 +36,6 @@ class RolloutConfig:
     """Temperature of training."""
     top_p: float = 1.0
     """Share of probability to draw from. 1: all."""
-    parts: int = 1
-    """Parts in which the completions of a step are written: a judge scores one while the next is
-    written. Other draws than in one, where transformers write."""
     mixed_levels: bool = False
     """Draw the prompts of a step from all levels, each row once in a pass, as the released code of
     HumanLM does. false: one level a step."""
@@ -70,11 +67,6 @@ def _rollout_checks(c):
     return [
         (c.num_prompts >= 1, f"num_prompts must be at least 1, got {c.num_prompts}"),
         (c.group_size >= 1, f"group_size must be at least 1, got {c.group_size}"),
-        (
-            1 <= c.parts <= c.num_prompts,
-            f"parts must be from 1 to num_prompts ({c.num_prompts}), got {c.parts}: a "
-            "group is written at once",
-        ),
         (
             c.temperature > 0,
             "temperature must be above 0, since equal completions teach nothing, got "

@@ -27,7 +27,7 @@ from ..models.checkpoints import has_adapter
 from ..models.config import ModelError
 from ..models.prompts import fit_prompt, render_target
 from .rollouts import lesson_opening
-from .sharding import ShardedTrainer, cpu_options
+from .sharding import ShardedTrainer
 
 # %% ../../nbs/training/12_sft.ipynb #sft_dataset
 def sft_dataset(
@@ -189,9 +189,12 @@ def _sft_args(
         for name in ("activation_checkpointing", "gradient_checkpointing")
         if name in TRLConfig.__dataclass_fields__
     )  # the newer name first
-    device: dict[str, Any] = (
-        {checkpointing: gpu, "dataloader_pin_memory": gpu} | cpu_options() | precision(dtype)
-    )
+    device: dict[str, Any] = {
+        checkpointing: gpu,
+        "dataloader_pin_memory": gpu,
+        "use_cpu": not gpu,
+        **precision(dtype),
+    }
     rate = dict(
         learning_rate=sft.adam_lr,
         warmup_steps=min(sft.warmup, steps // 2),
@@ -257,10 +260,8 @@ class _RowsTrainer(ShardedTrainer, SFTTrainer):
         if resume_from_checkpoint:
             state = json.loads((Path(resume_from_checkpoint) / "trainer_state.json").read_text())
             rows: Any = self.train_dataset
-            size = self.args.train_batch_size * self.args.world_size
-            self._total_train_tokens = sum(
-                map(len, rows["input_ids"][: state["global_step"] * size])
-            )
+            seen = state["global_step"] * self.args.train_batch_size * self.args.world_size
+            self._total_train_tokens = sum(map(len, rows["input_ids"][:seen]))
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **options)
 
     def create_model_card(self, *_, **__) -> None:

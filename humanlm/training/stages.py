@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..clients.ledger import Ledger
-from ..core.basics import ConfigError, HumanLMError, NotMade, check_name, shorten
+from ..core.basics import ConfigError, HumanLMError, NotMade, check_name, require
 from ..core.config import Settings, is_plain_name
 from ..core.grammar import parse
 from ..core.html import aligned
@@ -44,9 +44,7 @@ from humanlm.evaluation.measured import (
     save_results,
 )
 from ..models.checkpoints import is_planned
-from ..models.generation import written_by
 from .method import Method
-from .policies import ModelPolicy
 from .recipe import RECIPES, Recipe, Stage, Work, find_engine, find_recipe
 from humanlm.training.run import (
     Run,
@@ -154,42 +152,31 @@ def learn(
     callbacks: Sequence[Any] = (),  # of transformers, beside those of every run
 ) -> None:
     "Train by a method until the steps or the token budget of the settings are used up"
-    s, out, longest = (
-        run.settings,
-        run.checkpoints(stage),
-        tokens or max(row["max_tokens"] for row in rows),
-    )
+    s, out = run.settings, run.checkpoints(stage)
+    longest = tokens or max(row["max_tokens"] for row in rows)
+    order = order or _passes(s)
     if engine := find_engine(s.run.engine):
-        prompts = (order or _passes(s))(rows, max_steps(s, len(rows)))
+        prompts = order(rows, max_steps(s, len(rows)))
         return engine.learn(run, stage, model, tokenizer, method, prompts, longest, callbacks)
     from humanlm.training.checkpoints import TokenBudget, is_spent, latest_checkpoint
     from humanlm.training.trainer import MethodTrainer
 
-    args, run.engine = method_args(s, out, longest, len(rows)), None
-    prompts = (order or _passes(s))(rows, args.max_steps)
+    args = method_args(s, out, longest, len(rows))
     trainer = MethodTrainer(
         model,
         tokenizer,
         method,
-        prompts,
+        order(rows, args.max_steps),
         args,
         run.folder / "trajectories" / stage,
         [*run.watch(stage), TokenBudget(s.run.token_budget), *callbacks],
         s.model.max_prompt_tokens,
-        (
-            lambda net, words: run.recipe.validate(
-                run, stage, ModelPolicy(net, words, s.model.max_prompt_tokens)
-            )
-        )
-        if s.run.validate
-        else None,
     )
     newest = latest_checkpoint(out)
     if newest and is_spent(newest, s.run.token_budget):
         trainer._load_from_checkpoint(newest)
     else:
         trainer.train(resume_from_checkpoint=newest)
-    run.engine = trainer.vllm_generation if trainer.use_vllm else None
 
 
 def _passes(s: Settings) -> Callable:
@@ -236,21 +223,12 @@ def run_stages(run: Run) -> Results | None:
             stage.train(run, stage.name, model, tokenizer)
             _keep_model(run, stage.name, model, tokenizer)
         _record(run, "started")
-    with written_by(_lent_engine(run)), one_leads() as leads:
+    with one_leads() as leads:
         if leads:
             with run.stages("evaluation"):
                 return _evaluate_all(run)
 
 # %% ../../nbs/training/19_stages.ipynb #evaluate_all
-def _lent_engine(run: Run) -> Any:
-    "Give the vLLM engine that wrote rollouts; None where transformers wrote, or nothing did"
-    if run.engine is None:
-        return None
-    from humanlm.training.policy import LentEngine
-
-    return LentEngine(run.engine, run.folder / "models")
-
-
 def _evaluate_all(run: Run) -> Results:
     "Measure every model of the run; write `results.json`"
 
@@ -303,18 +281,13 @@ def _prepare_torch(settings: Settings) -> None:
 
 def _check_stages(recipe: Recipe, stages: Sequence[Stage]) -> None:
     "Raise unless every stage has a name of its own and starts from one before it"
-    names, who = ["base"], type(recipe).__name__
+    names = ["base"]
     for stage in stages:
-        if not is_plain_name(stage.name):
-            raise ConfigError(
-                f"{who} has a stage named {shorten(repr(stage.name))}. Its model lies "
-                "in a folder of that name: choose a plain one."
-            )
-        if stage.name in names:
-            raise ConfigError(
-                f"{who} has two stages or models named {stage.name!r}. Name each once; "
-                "base is the untrained model."
-            )
+        require(
+            "recipe",
+            (is_plain_name(stage.name), f"{stage.name!r} is no plain name of a folder"),
+            (stage.name not in names, f"two stages or models are named {stage.name!r}"),
+        )
         check_name(stage.start, names, f"start of the stage {stage.name!r}", ConfigError)
         names.append(stage.name)
 
@@ -431,11 +404,8 @@ def _name_of(recipe: Recipe) -> str:
 def _flags(groups: Mapping[str, Mapping]) -> list[str]:
     "Write settings as flags; lists and mappings as JSON, which the grammar reads"
 
-    def said(value):
-        return value if isinstance(value, str) else json.dumps(value)
-
     return [
-        f"--{group}.{name}={said(value)}"
+        f"--{group}.{name}={value if isinstance(value, str) else json.dumps(value)}"
         for group, part in groups.items()
         for name, value in part.items()
     ]
@@ -457,12 +427,7 @@ def plan(recipe: Recipe, settings: Settings) -> str:
             for stage in recipe.stage_plans(s)
             if stage.steps != 0
         ] + [not_made(e)]
-    try:
-        stages = ", ".join(planned_stages(recipe, s))
-    except ConfigError:
-        raise
-    except Exception as e:  # the recipe's own code, which may want its data
-        stages = f"not known before the data are read ({type(e).__name__}: {shorten(e)})"
+    stages = ", ".join(planned_stages(recipe, s))
     lines = [
         f"run                 {Path(s.run.out) / s.run.name}, seed {s.run.seed}",
         f"stages              {stages}",

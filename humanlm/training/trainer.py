@@ -10,32 +10,31 @@ import copy
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from statistics import fmean
-from typing import Any, cast
+from typing import Any
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
 from torch.nn.functional import pad
-from transformers import PrinterCallback, Trainer, TrainerCallback
+from transformers import PrinterCallback, TrainerCallback
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import split_tensor_dict
 
 from ..core.basics import HumanLMError, run_sync
-from ..core.runs import one_leads, process_count
+from ..core.runs import process_count
 from ..core.trajectory import Trajectory, save_trajectories
-from ..models.generation import lent, written_by
 from ..models.logps import token_logps
 from ..models.packing import can_pack
-from .checkpoints import draws_kept, progress_kept
+from .checkpoints import progress_kept
 from .method import Batch, Method
 from .options import TrainerError
-from .policy import LentEngine, TrainerPolicy, changed
+from .policy import TrainerPolicy, changed
 from .sampling import Sampling
 from .sharding import ShardedTrainer, shards, whole
 from humanlm.training.shares import (
@@ -66,14 +65,9 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
         records: str | Path | None = None,  # folder for the trajectories of every step
         callbacks: Sequence[TrainerCallback] = (),
         max_prompt_tokens: int = 1024,  # longer prompts lose their oldest messages
-        measure: Callable | None = None,  # (model, tokenizer) → number, for `validate`
     ):
-        self.method, self.rows, self.records, self.measure = (
-            method,
-            rows,
-            Path(records) if records else None,
-            measure,
-        )
+        self.method, self.rows = method, rows
+        self.records = Path(records) if records else None
         self.trajectories: list[Trajectory] = []
         names = [row["row_id"] for row in rows] if isinstance(rows, list) else [""] * len(rows)
         numbers = Dataset.from_dict({"prompt": names, "row": range(len(rows))})
@@ -87,7 +81,6 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
                 processing_class=tokenizer,
                 args=args,
                 train_dataset=numbers,
-                eval_dataset=numbers,
                 callbacks=list(callbacks),
                 reward_funcs=components,
                 rollout_func=lambda *_: self.roll_out(),
@@ -136,20 +129,15 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
 
     def score(self) -> torch.Tensor:
         "Score the trajectories of this batch, unless the rollout has done so; `[B, R]`"
-        reward = self.method.reward
+        reward, device = self.method.reward, self.accelerator.device
         if reward is None:
-            return torch.zeros(len(self.trajectories), 0, device=self.accelerator.device)
-        scores = _in_all(
-            lambda: (
-                _unless_failed(self.scored)
-                if self.scored is not None
-                else run_sync(reward(self.trajectories))
-            )
-        )
-        values, self.trajectories = (
-            scores if isinstance(scores, tuple) else (scores, self.trajectories)
-        )
-        return torch.as_tensor(values, dtype=torch.float32, device=self.accelerator.device)
+            return torch.zeros(len(self.trajectories), 0, device=device)
+        scores = self.scored
+        if scores is None:
+            scores = _in_all(lambda: run_sync(reward(self.trajectories)))
+        if isinstance(scores, tuple):
+            scores, self.trajectories = scores
+        return torch.as_tensor(scores, dtype=torch.float32, device=device)
 
     def _generate_and_score_completions(self, inputs: list[dict]) -> dict[str, Any]:
         "Roll out, score, and put the method's advantage `[B]` or `[B, T]` in place of TRL's"
@@ -216,27 +204,6 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
             self, signal(outputs[0].detach() if sampled is None else sampled, inputs)
         )
         return outputs
-
-    def evaluate(self, *_, **__) -> dict[str, float]:
-        "Measure the model, of which all processes write their share, and log the value in each"
-        if self.use_vllm:
-            self.vllm_generation.sync_weights()
-        engine = LentEngine(self.vllm_generation, holds=self.model) if self.use_vllm else None
-        with (
-            draws_kept(),
-            whole(self.model),
-            lent(self.model, self._tokenizer),
-            written_by(engine),
-            one_leads() as leads,
-        ):
-            measure = cast(Callable, self.measure)
-            value = float(measure(self.model, self._tokenizer)) if leads else math.nan
-        numbers = {"eval_validation": gather_object([value])[0]}
-        Trainer.log(self, numbers)
-        self.control = self.callback_handler.on_evaluate(
-            self.args, self.state, self.control, numbers
-        )
-        return numbers
 
     def log(self, logs: dict[str, float], *rest) -> None:
         "Log as TRL does, means over the steps since the last line, but tokens as their sum"
@@ -305,13 +272,6 @@ class _Component:
         if self.trainer.method.reward is None:
             return [0.0] * len(self.trainer.trajectories)
         return self.trainer.rewards[:, self.number].tolist()
-
-
-def _unless_failed(scored):
-    "Give what a rollout had scored, or raise what became of it"
-    if isinstance(scored, Exception):
-        raise scored
-    return scored
 
 
 def _in_all(work):

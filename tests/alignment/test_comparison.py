@@ -14,14 +14,15 @@ from server import run_under_kills, serving
 
 import humanlm.eval
 from humanlm.alignment import comparison as ev
+from humanlm.alignment import recipe
+from humanlm.alignment.comparison import prepare, read_settings
 from humanlm.alignment.evaluation import (
     METRICS,
+    REFERENCES,
     judge_texts,
     load_evaluations,
     save_evaluations,
 )
-from humanlm.alignment.systems import read_settings
-from humanlm.alignment.tasks import prepare
 from humanlm.clients.names import scripts
 from humanlm.core.basics import DataError, read_jsonl, run_sync, write_jsonl
 from humanlm.core.records import load_examples
@@ -67,7 +68,8 @@ def made(tmp_path_factory):
     said = {name: predictor_texts(world, test, name) for name in ("rules", "uniform", "agreeable")}
     write_jsonl(run / "examples.jsonl", test)
     save_record(run, run_record(settings))
-    for model, kind in {"base": "uniform", "script": "rules"}.items():
+    models = {"base": "uniform", "script": "rules", **REFERENCES}
+    for model, kind in models.items():
         found = run_sync(judge_texts(test, said[kind], OracleJudge(world)))
         save_evaluations(run / "evaluations" / f"{model}.jsonl", found)
     for file, kind in {"reader": "rules", "polite": "agreeable"}.items():
@@ -98,7 +100,7 @@ def means(folder, level=ALL):
 
 
 def done(*argv):
-    return {task.system.name: bool(task.done) for task in prepare(list(argv)).tasks}
+    return {task.system.name: bool(task.home) for task in prepare(list(argv)).tasks}
 
 
 # ---- the whole command
@@ -274,7 +276,7 @@ def test_a_model_is_asked_as_it_was_trained_unless_the_input_says_otherwise(here
         Path(f"runs/mini/models/{name}").mkdir(parents=True)
         Path(f"runs/mini/models/{name}/config.json").write_text("{}")
     tasks = prepare(["mini:base", "mini:base@on", "mini:humanlm-hetero", "scripted/user"]).tasks[:4]
-    assert [(t.system.name, t.settings.hierarchy.thinking) for t in tasks] == [
+    assert [(t.system.name, t.candidate.settings.hierarchy.thinking) for t in tasks] == [
         ("base", "off"),
         ("base@on", "on"),
         ("humanlm-hetero", "hetero"),
@@ -283,9 +285,7 @@ def test_a_model_is_asked_as_it_was_trained_unless_the_input_says_otherwise(here
     assert len({t.key for t in tasks}) == 4
 
 
-def test_models_that_think_are_asked_for_composed_replies_if_the_command_or_their_mode_says_so(
-    here,
-):
+def test_models_that_think_are_asked_for_composed_replies_if_their_mode_says_so(here):
     Path("runs/mini/config.yaml").write_text(
         CONFIG.replace("[script]", "[humanlm-hetero, humanlm-composed]")
     )
@@ -295,33 +295,11 @@ def test_models_that_think_are_asked_for_composed_replies_if_the_command_or_thei
         (place / "config.json").write_text("{}")
 
     def composed(*argv):
-        return {
-            t.system.name: (t.settings.rollout.compose, t.key)
-            for t in prepare(["mini", "mini:base@hetero", *argv]).tasks
-            if t.system.kind == "model" and t.system.name != "script"
-        }
+        tasks = prepare(["mini:base@hetero", "mini:base", "mini:humanlm-composed", *argv]).tasks
+        return [t.candidate.settings.rollout.compose for t in tasks if t.system.kind == "model"]
 
-    plain, asked = composed(), composed("--rollout.compose", "true")
-    assert {name: compose for name, (compose, _) in plain.items()} == {
-        "base": False,
-        "humanlm-hetero": False,
-        "humanlm-composed": True,
-        "base@hetero": False,
-    }
-    assert {name: compose for name, (compose, _) in asked.items()} == {
-        "base": False,
-        "humanlm-hetero": True,
-        "humanlm-composed": True,
-        "base@hetero": True,
-    }
-    off = composed("--rollout.compose", "false")
-    assert {compose for compose, _ in off.values()} == {False}
-    assert {name: plain[name][1] == asked[name][1] for name in plain} == {
-        "base": True,
-        "humanlm-hetero": False,
-        "humanlm-composed": True,
-        "base@hetero": False,
-    }
+    assert composed() == [False, False, True]
+    assert composed("--rollout.compose", "true") == [True, False, True]
 
 
 def test_all_models_are_asked_the_same_rows_whatever_their_prompts(here):
@@ -340,11 +318,7 @@ def test_all_models_are_asked_the_same_rows_whatever_their_prompts(here):
 
 def test_a_bad_file_of_replies_leaves_nothing_behind(place):
     write_jsonl("bad.jsonl", [{"example_id": "nobody", "response": "x"}])
-    with pytest.raises(
-        DataError,
-        match=r"The rows are in runs/new-eval/examples.jsonl \(the same command without INPUT "
-        r"writes it\)",
-    ):
+    with pytest.raises(DataError, match="no held-out row has the id 'nobody'"):
         prepare(["--run.name", "new-eval", "--data.max_test", "7", "bad.jsonl"])
     assert not Path("runs/new-eval").exists()
 
@@ -364,14 +338,14 @@ def test_what_a_stopped_comparison_spent_is_counted_when_it_goes_on(here, monkey
         "one.jsonl",
         "two.jsonl",
     ]
-    save, stop = ev.save_evaluations, [False]
+    save, stop = recipe.save_evaluations, [False]
 
     def stopping(path, found):
         if path.stem == "two" and stop[0]:
             raise KeyboardInterrupt
         return save(path, found)
 
-    monkeypatch.setattr(ev, "save_evaluations", stopping)
+    monkeypatch.setattr(recipe, "save_evaluations", stopping)
     stop[0] = True
     with pytest.raises(KeyboardInterrupt):
         ev.compare(prepare(asked))
@@ -476,22 +450,6 @@ def test_checkpoints_are_compared_in_the_order_of_their_steps(here, capsys):
     )
 
 
-def test_a_model_whose_prompts_were_changed_is_another_model(here):
-    def key():
-        return next(
-            task.key for task in prepare(["mini:script"]).tasks if task.system.name == "script"
-        )
-
-    prompt, before = Path("runs/mini/models/script/prompts/stance.txt"), key()
-    prompt.parent.mkdir(parents=True)
-    prompt.write_text("What does this person think?")
-    first = key()
-    prompt.write_text("What should this person think of it?")
-    assert len({before, first, key()}) == 3
-    prompt.unlink()
-    assert key() == before
-
-
 # ---- the paper's tables
 
 
@@ -534,20 +492,20 @@ def test_only_what_changed_is_judged_again(here):
 
 
 def test_a_comparison_that_was_killed_goes_on(here, monkeypatch):
-    evaluation_of = ev._evaluation_of
+    evaluations_of = ev.evaluations_of
 
-    def dies(task, *args):
-        if task.system.name == "chance":
+    def dies(run, name):
+        if name == "polite":
             raise KeyboardInterrupt
-        return evaluation_of(task, *args)
+        return evaluations_of(run, name)
 
-    monkeypatch.setattr(ev, "_evaluation_of", dies)
-    assert humanlm.eval.main(["mini", "reader.jsonl"]) == 130
-    assert done("mini", "reader.jsonl") == dict(
-        base=True, script=True, reader=True, chance=False, constant=False, ceiling=False
-    )
-    monkeypatch.setattr(ev, "_evaluation_of", evaluation_of)
-    assert humanlm.eval.main(["mini", "reader.jsonl"]) == 0
+    argv = ["mini", "reader.jsonl", "polite.jsonl"]
+    monkeypatch.setattr(ev, "evaluations_of", dies)
+    assert humanlm.eval.main(argv) == 130
+    expected = dict.fromkeys(("base", "script", "reader", *REFERENCES), True) | {"polite": False}
+    assert done(*argv) == expected
+    monkeypatch.setattr(ev, "evaluations_of", evaluations_of)
+    assert humanlm.eval.main(argv) == 0
 
 
 def test_a_folder_with_something_else_is_left_alone(here, capsys):
@@ -589,7 +547,7 @@ def test_a_failing_judge_stops_the_comparison_and_keeps_nothing_of_it(here, monk
 def test_a_broken_evaluation_of_a_run_is_named(here, capsys):
     Path("runs/mini/evaluations/script.jsonl").write_text('{"example_id": "1"}\n')
     assert humanlm.eval.main(["mini"]) == 2
-    assert "runs/mini/evaluations/script.jsonl, row 1: not an evaluation" in capsys.readouterr().err
+    assert "evaluations/script.jsonl, row 1: not an evaluation" in capsys.readouterr().err
 
 
 # ---- inputs
@@ -618,12 +576,12 @@ BAD = {
         '{"id": "nobody", "response": "x"}',
         "row 3: no held-out row has the id 'nobody'",
     ),
-    "no response": ('{"id": "ID", "answer": "x"}', "row 3: field 'response' must be a text"),
+    "no response": ('{"id": "ID", "answer": "x"}', "row 3: response, and each state"),
     "half the levels": (
         '{"id": "ID", "response": "x", "stance": "y"}',
-        "row 3: only some rows have a text for stance",
+        "row 3: not the same levels",
     ),
-    "twice": ('{"id": "FIRST", "response": "x"}', "is answered in bad.jsonl, row 1 too"),
+    "twice": ('{"id": "FIRST", "response": "x"}', "is answered twice"),
 }
 
 
@@ -676,7 +634,7 @@ def test_a_model_is_asked_like_its_run_asked_it(here, monkeypatch):
     )
     seen = []
     monkeypatch.setattr(
-        ev, "evaluate_model", lambda *args: seen.append(args) or evaluate_model(*args)
+        recipe, "evaluate_model", lambda *args: seen.append(args) or evaluate_model(*args)
     )
     from humanlm.alignment.evaluation import evaluate_model
 

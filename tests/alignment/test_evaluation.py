@@ -1,6 +1,5 @@
 "What stands beside the numbers of models: states that can be read, replies of people, shares."
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -9,17 +8,14 @@ import pytest
 from humanlm.alignment.evaluation import (
     BESIDE,
     PEOPLE,
-    Evaluation,
     importance,
     judge_texts,
     measured,
     people_texts,
-    scored_shares,
     tables,
 )
 from humanlm.core.basics import run_sync
 from humanlm.core.records import Example, Message, Persona
-from humanlm.core.trajectory import Score
 from humanlm.evaluation.measured import results
 from humanlm.rewards.judge_settings import (
     EvalJudgeConfig,
@@ -27,10 +23,8 @@ from humanlm.rewards.judge_settings import (
     OwnJudge,
     make_judge,
     readable,
-    scored_plan,
 )
 from humanlm.rewards.judges import EmbedJudge, RuleJudge
-from humanlm.rewards.scoring import JudgeRequest
 
 SAID = (
     "I love this idea, it is great!",
@@ -160,44 +154,3 @@ def test_who_has_no_other_reply_has_no_score_and_not_zero():
 def test_what_nobody_wrote_does_not_stand_beside(pool, names):
     rows = [e for e in pool if e.split == "test"]
     assert list(people_texts(rows, pool)) == names and set(names) <= {*BESIDE}
-
-
-# ---- shares that were scored
-
-
-def requests(texts, levels=("stance", "emotion", "belief", "goal", "response")):
-    return [JudgeRequest(level, text, {"0": "a text"}) for text in texts for level in levels]
-
-
-@pytest.mark.parametrize(
-    ("name", "texts", "low"),
-    [
-        ("rule", ["you mount it", "try dpkg -l", "hm"], ["stance 0%", "emotion 0%", "belief 0%"]),
-        ("rule", ["du musst es einhängen", "うん", "42"], ["stance 0%", "emotion 0%"]),
-        ("rule", ["I love it, great!"] * 2, ["belief 0%"]),
-        ("rule", [], None),
-        ("embed", ["you mount it"], None),
-        ("oracle", ["you mount it"], None),
-        ("openai/gpt-5-mini", ["you mount it"], None),
-    ],
-)
-def test_a_plan_says_what_rules_can_score_and_names_another_judge(name, texts, low):
-    lines = scored_plan(EvalJudgeConfig(name), requests(texts))
-    assert len(lines) == (2 if low else 0)
-    if low:
-        assert "response 100%" in lines[0] and "--test_judge.model" in lines[1]
-        assert all(share in lines[1] for share in low) and "response" not in lines[1]
-
-
-def test_shares_count_faults_of_texts_and_leave_out_what_was_not_said():
-    scores = [
-        ("scored", 0.3),
-        ("bad format", 0.0),
-        ("unsaid", math.nan),
-        ("judge failed", math.nan),
-    ]
-    rows = [
-        Evaluation(f"e{i}", "c", {}, {"state_alignment": {"stance": Score("0", value, status)}})
-        for i, (status, value) in enumerate(scores)
-    ]
-    assert scored_shares(rows) == {"stance": 0.5}

@@ -165,7 +165,6 @@ def test_true_states_pay_and_others_do_not(tiny):
     noted = method.metrics(Batch(torch.tensor(values), None, None, scored))
     assert noted["likelihood/leak"] == pytest.approx(0) and noted["likelihood/stance"] > 0.1
     assert noted["likelihood/unknown_words"] == pytest.approx(1 / 4)  # of two texts' words
-    assert noted["commonest/stance"] == pytest.approx(4 / 12)
 
 
 def test_the_second_term_is_computed_once_and_equal_texts_once(tiny):
@@ -313,7 +312,6 @@ def test_what_follows_from_the_reader_is_filled_in_and_the_rest_refused(capsys):
     assert read("--trainer.beta", "0.1").trainer["beta"] == 0.1
     refused = {
         ("--run.methods", "[joint]"): "joint is paid for other texts",
-        ("--rollout.parts", "2"): "rollout.parts",
         ("--judge.model", "rule", "--reward.credit", "mixture"): "need judge.model likelihood",
         ("--test_judge.model", "likelihood"): "no judge 'likelihood'",
     }

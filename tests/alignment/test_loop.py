@@ -95,11 +95,9 @@ def test_a_scene_pays_what_the_gym_pays_and_a_flatterer_earns_its_word_and_not_t
     assert set(flattered.word.values()) == {1.0} and flattered.view == people["train"][0].view
     for number, (_, pole, _) in enumerate(task.options, 1):
         by_truth = run_sync(advice.play(task).step(ToolCall("answer", str(number))))
-        by_word = run_sync(
-            advice.play(task, type(advice.config)(paid_by="word"), flatterer).step(
-                ToolCall("answer", str(number))
-            )
-        )
+        flattering = advice.play(task, user=flatterer)
+        flattering.paid_by = "word"
+        by_word = run_sync(flattering.step(ToolCall("answer", str(number))))
         assert (by_truth.reward, by_word.reward, by_word.parts["view"]) == (
             flattered.view[pole],
             1.0,

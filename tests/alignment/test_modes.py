@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 import humanlm.train
+from humanlm.alignment.comparison import GROUPS
 from humanlm.alignment.contract import load_policy
 from humanlm.alignment.modes import (
     MODES,
@@ -20,7 +21,6 @@ from humanlm.alignment.modes import (
     training_rows,
 )
 from humanlm.alignment.simulator import Simulator
-from humanlm.alignment.systems import GROUPS
 from humanlm.core.basics import ConfigError, read_jsonl
 from humanlm.core.grammar import parse as parse_settings
 from humanlm.core.records import Persona, sample_examples
@@ -237,27 +237,6 @@ def test_a_composed_model_is_asked_after_its_own_answers_wherever_it_is_asked(ru
     assert plain.states == said.states and plain.thought != said.thought
     with pytest.raises(ConfigError, match="--hierarchy.thinking hetero"):
         Simulator(run / "models" / "response-only", EXAMPLES[0].persona, compose=True)
-
-
-def test_states_from_a_model_that_comes_later_or_that_nobody_hears_are_refused():
-    for methods, match in (
-        (["humanlm-composed", "humanlm"], "trained after humanlm-composed"),
-        (["humanlm-hetero"], "nothing composes"),
-    ):
-        recipe, s = read_settings(
-            [
-                "--config",
-                "configs/humanlm-mini.yaml",
-                "--rollout.states_from",
-                "humanlm",
-                "--rollout.compose",
-                "false",
-                "--run.methods",
-                f"[{','.join(methods)}]",
-            ]
-        )
-        with pytest.raises(ConfigError, match=match):
-            check_settings(recipe, s)
 
 
 def test_states_from_a_model_that_is_nowhere_are_refused_before_anything_is_trained(capsys):

@@ -303,7 +303,6 @@ def test_who_is_played_stands_in_the_prompt_and_nobody_elses_words_are_the_perso
             "does not know the field 'levl' of extra. Did you mean 'level'",
         ),
         ({"schema": {"type": "object"}}, "writes no JSON"),
-        ({"model": "another"}, "is in memory, not 'another'"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_and_asked_once(tram, change, said):

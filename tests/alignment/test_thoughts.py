@@ -5,9 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from humanlm.alignment.thoughts import _follows, _told_rows, written
-from humanlm.hierarchy.prompts import HierarchyConfig, parts_text
-from humanlm.worlds.mini import WorldConfig, make_world
+from humanlm.alignment.thoughts import _follows
+from humanlm.hierarchy.composed import written
 from humanlm.worlds.states import States
 
 
@@ -38,13 +37,3 @@ def test_a_reply_made_from_dice_follows_its_thought_and_another_does_not():
 )
 def test_broken_thoughts_agree_with_nothing(thought):
     assert all(math.isnan(v) for v in _follows(thought, "frugal is the right way.").values())
-
-
-def test_told_rows_hold_the_whole_thought_and_ask_for_the_reply():
-    world = make_world(WorldConfig(users=24, replies_per_user=8))
-    example = next(e for e in world.examples if e.split == "test")
-    (row,) = _told_rows(
-        [example], [{"belief": "luck decides most things"}], HierarchyConfig(thinking="hetero")
-    )
-    assert parts_text(row["prefix"]) == "<belief>luck decides most things</think>"
-    assert row["thinking"] and row["level"] == "response"

@@ -105,7 +105,7 @@ def test_a_file_says_the_published_numbers(name, home, monkeypatch):
         s.tasks.max_tokens,
         s.model.max_prompt_tokens,
     ) == (8, 1.0, 1.0, 1.0, 3072, 1024)
-    assert s.run.validate is None and s.tasks.toy == "" and s.sft.lesson_steps == 0
+    assert s.tasks.toy == "" and s.sft.lesson_steps == 0
 
 
 @pytest.mark.parametrize("name", FILES)

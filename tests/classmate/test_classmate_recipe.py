@@ -251,7 +251,6 @@ def test_settings_that_cannot_work_say_what_to_write(settings, message):
     "more, message",
     [
         (["--classmate.models", "[raeder]"], "reader"),
-        (["--classmate.shuffle", "true", "--rollout.num_prompts", "1"], "num_prompts"),
         (["--classmate.classmate_weight", "2"], "classmate_weight"),
         (["--classmate.budget", "1", "--classmate.models", "[reader, vllm/NAME]"], "price"),
     ],

@@ -10,8 +10,6 @@ from humanlm.classmate.monitoring import (
     BlindMonitor,
     InformedMonitor,
     MonitorRow,
-    _common_metrics,
-    _common_questions,
     _metrics_table,
     ask_validity,
     monitor_metrics,
@@ -94,7 +92,7 @@ def test_ratings_agree_with_scipy_and_rows_without_a_side_are_dropped_and_counte
     said = rng.integers(1, 11, 60).astype(float)
     true = np.clip(said + rng.integers(-3, 4, 60), 1, 10)
     found = monitor_metrics([*said, NAN, 3, NAN], [*true, 4, NAN, NAN])
-    assert (found.rmse.n, found.rows, found.no_prediction, found.no_score) == (60, 63, 2, 2) and (
+    assert (found.rmse.n, found.rows) == (60, 63) and (
         found.predicted,
         found.judged,
     ) == pytest.approx((said.mean(), true.mean()))
@@ -128,19 +126,3 @@ def test_monitorability_holds_the_published_numbers():
     assert (found.change_sd, found.monitor_sd) == pytest.approx((2.75378, 3.86221), abs=1e-5)
     more = monitorability([8, 6, 9, 3, NAN, 1, 1], [4, 5, 3, 3, 1, NAN, 1], [7, 2, 9, 1, 1, 1, NAN])
     assert more.r.value == found.r.value and more.p == found.p and more.dropped == 3
-
-
-def test_runs_are_compared_on_questions_that_all_of_them_have():
-    runs = {
-        ("ours", 0): {"a": (1, 1), "b": (2, 4), "c": (NAN, 3), "d": (5, 5)},
-        ("ours", 1): {"b": (3, 4), "d": (1, 5), "a": (9, NAN)},
-        ("theirs", 0): {"d": (5, 5), "b": (4, 4), "e": (1, 1), "a": (2, 2)},
-    }
-    assert _common_questions(runs) == ["b", "d"]
-    found = _common_metrics(runs)
-    assert (
-        [found[name].rmse.value for name in runs]
-        == pytest.approx([math.sqrt(2), math.sqrt(8.5), 0])
-        and {one.judged for one in found.values()} == {4.5}
-        and "ours · 1" in _metrics_table(found)
-    )

@@ -5,7 +5,14 @@ from itertools import accumulate
 
 import pytest
 
-from humanlm.classmate.reasoning import MARKS, Keep, Marks, ReasoningReader, text_span, token_pieces
+from humanlm.classmate.reasoning import (
+    MARKS,
+    Marks,
+    ReasoningReader,
+    shown_part,
+    text_span,
+    token_pieces,
+)
 from humanlm.models.config import train_tokenizer
 
 SPEC = ["<think>", " a", " b", " c", " d", "</think>", " out", " put", "a", "b", "c"]
@@ -29,7 +36,7 @@ def read(row):
 def test_the_fixtures_of_the_spec(row, keep, text, mask):
     span = read(row)
     own = row[span.start : span.stop]
-    start, stop = Keep.read(keep).span(own)
+    start, stop = shown_part(keep, len(own))
     assert "".join(own[start:stop]) == text
     assert [int(span.start + start <= t < span.start + stop) for t in range(len(row))] == list(
         map(int, mask)

@@ -17,10 +17,10 @@ from humanlm.classmate import cell
 from humanlm.classmate.code import _find_program, code_verifier
 from humanlm.classmate.programs import (
     MAX_SAID,
+    REFUSED,
     ProgramScore,
     Sandbox,
     SandboxClient,
-    SandboxConfig,
     SandboxError,
     _answered,
     _imported,
@@ -33,6 +33,7 @@ from humanlm.core.basics import ConfigError, DataError
 from humanlm.core.commands import main
 from humanlm.core.web import serving_app
 
+PUBLISHED = {*REFUSED}
 SECRET = "correct-horse-of-the-server"
 MORE = "def more(n): return n + 1"
 CLASSIC = ["assert more(1) == 2", "assert more(1) == 3", "while True: more(1)"]
@@ -41,12 +42,14 @@ CLASSIC = ["assert more(1) == 2", "assert more(1) == 3", "while True: more(1)"]
 @pytest.fixture(scope="module")
 def box():
     os.environ["SANDBOX_TEST_SECRET"] = SECRET
+    REFUSED.clear()  # what is not refused has to be contained
     try:
-        made = Sandbox(SandboxConfig(refuse=[], port=0))
+        made = Sandbox()
     except ConfigError as e:
         pytest.skip(f"no unprivileged namespaces: {e}"[:200])
     with made:
         yield made
+    REFUSED.update(PUBLISHED)
     del os.environ["SANDBOX_TEST_SECRET"]
 
 
@@ -84,7 +87,7 @@ def test_modules_of_the_published_list_are_refused_and_words_about_them_are_not(
         "from torch.nn import Linear",
         "import threading",
     ):
-        assert _imported(program) & {*SandboxConfig().refuse}, program
+        assert _imported(program) & PUBLISHED, program
     for program in (
         "import osmium",
         "# import os",
@@ -93,7 +96,7 @@ def test_modules_of_the_published_list_are_refused_and_words_about_them_are_not(
         "import sys  # not os",
         "important = 1",
     ):
-        assert not _imported(program) & {*SandboxConfig().refuse}, program
+        assert not _imported(program) & PUBLISHED, program
     begin = time.process_time()
     (
         _imported("import " + "a,  " * 50_000 + "!"),
@@ -103,7 +106,8 @@ def test_modules_of_the_published_list_are_refused_and_words_about_them_are_not(
     assert time.process_time() - begin < 2 and found.rate == 0
 
 
-def test_the_service_with_its_settings_gives_the_published_answers(box):
+def test_the_service_with_its_settings_gives_the_published_answers(box, monkeypatch):
+    monkeypatch.setattr("humanlm.classmate.programs.REFUSED", PUBLISHED)
     with Sandbox() as plain:
         assert plain.score("import os\n" + MORE, CLASSIC[:1]) == ([0], [-1.0])
         assert plain.score("import sys\nsys.exit(0)\n" + MORE, CLASSIC[:1]).results == [0]
@@ -187,13 +191,6 @@ def test_programs_that_print(box, program, given, output, passed, ran):
         ("x = 1 + 2j", "assert x == 1 + 2j", 1),
         ("x = frozenset([1])", "assert x == {1}", 1),
         ("x = 1", "x", 1),
-        (
-            "from fractions import Fraction\nx = Fraction(1, 2)",
-            "assert x == .5 and abs(.4 - x) <= .2",
-            1,
-        ),
-        ("from decimal import Decimal\nx = Decimal(1)", "assert x == 1", 1),
-        ("from decimal import Decimal\nx = Decimal('sNaN')", "assert x == 1", 0),
         ("x = 'a'", "assert abs(x - 1) < 2", 0),
         ("x = 4", "assert 1e-6 > abs(4 - x)", 1),
         ("x = 4", "assert abs(x - 3) < 1", 0),
@@ -622,12 +619,7 @@ def test_the_key_is_required_elsewhere(monkeypatch):
 class Scripted:
     "A sandbox that answers what it is told"
 
-    def __init__(self, *found):
-        self.found, self.hold = list(found), threading.Event()
-
     def score(self, program, tests, seconds=None):
-        if program == "wait":
-            self.hold.wait(10)
         if program == "fail":
             raise SandboxError("it is down")
         return ProgramScore([1] * len(tests), [seconds] * len(tests))
@@ -653,7 +645,6 @@ def post(url, body, **headers):
         ("_stdio", {"program": "", "tests": [{"input": "", "output": ""}]}, 200),
         ("", {"program": "", "tests": "__import__('os').abort()"}, 400),
         ("", {"program": "", "tests": ["x"] * 1001}, 400),
-        ("_stdio", {"program": "", "tests": ["x"]}, 400),
         ("", {"program": None, "tests": ["x"]}, 400),
         ("", {"program": "", "tests": ["x"], "max_execution_time": 1e9}, 400),
         ("", b'{"program": "", "tests": ["x"], "max_execution_time": NaN}', 400),
@@ -672,45 +663,26 @@ def test_requests_that_cannot_be_answered_say_why(where, body, status):
         )
 
 
-def test_names_of_others_and_wrong_keys_are_sent_away_and_so_is_a_crowd(monkeypatch):
-    monkeypatch.setattr("humanlm.classmate.service.MAX_WAITING", 2)
+def test_names_of_others_and_wrong_keys_are_sent_away():
     with serving_app(_make_sandbox_app(Scripted())) as url:
         assert json.loads(urllib.request.urlopen(f"{url}/health").read()) == {"status": "healthy"}
         assert (
             post(f"{url}/test_program", {"program": "", "tests": ["x"]}, Host="evil.example")[0]
             == 403
         )
-    held = Scripted()
-    with serving_app(_make_sandbox_app(held, "the key é")) as url:
+    with serving_app(_make_sandbox_app(Scripted(), "the key é")) as url:
         asked = {"program": "", "tests": ["x"]}
         assert (
             post(f"{url}/test_program", asked)[0]
             == 401
             == post(f"{url}/test_program", asked, Authorization="Bearer the ke")[0]
         )
-    with serving_app(_make_sandbox_app(held, "k")) as url:
+    with serving_app(_make_sandbox_app(Scripted(), "k")) as url:
         assert post(f"{url}/test_program", asked, Authorization="Bearer k")[
             0
         ] == 200 and SandboxClient(url, "k").score("", ["x"], 2.0) == ([1], [2.0])
         with pytest.raises(SandboxError, match="401"):
             SandboxClient(url).score("", ["x"])
-        crowd = [
-            threading.Thread(
-                target=post,
-                args=(f"{url}/test_program", {"program": "wait", "tests": ["x"]}),
-                kwargs={"Authorization": "Bearer k"},
-            )
-            for _ in range(2)
-        ]
-        for thread in crowd:
-            thread.start()
-        time.sleep(0.5)
-        try:
-            assert post(f"{url}/test_program", asked, Authorization="Bearer k")[0] == 503
-        finally:
-            held.hold.set()
-        for thread in crowd:
-            thread.join()
 
 
 @pytest.mark.parametrize(
@@ -734,7 +706,7 @@ def test_a_service_that_answers_nonsense_is_a_failure_and_no_score(monkeypatch, 
 
 
 def test_a_keeper_that_dies_is_an_error_then_a_new_one(box):
-    with Sandbox(SandboxConfig(refuse=[])) as own:
+    with Sandbox() as own:
         job = threading.Timer(0.3, own.keeper._process.kill)
         job.start()
         with pytest.raises(SandboxError):
@@ -752,7 +724,7 @@ def test_the_reward_is_the_share_of_tests_and_nan_where_nothing_is_known(box):
         json.dumps(["assert more(1) == 2", "assert more(2) == 3", "assert more(1) == 1"]),
     )
     assert code_verifier(box)(answer, gold).value == pytest.approx(2 / 3)
-    assert code_verifier(box)("no program", gold)[:4] == (0.0, "", "", False)
+    assert code_verifier(box)("no program", gold) == (0.0, "", "")
     assert (
         code_verifier(box)(
             "```\nprint(int(input()) * 2)\n```", json.dumps([{"input": "2", "output": "4"}])

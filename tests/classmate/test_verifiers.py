@@ -93,23 +93,23 @@ def test_the_grader_says_of_published_solutions_what_their_marks_say():
 
 
 @pytest.mark.parametrize(
-    "text, letter, form",
+    "text, letter",
     [
-        ("Therefore, the answer is (B).", "B", True),
-        ("Therefore the answer is C", "C", True),
-        ("The answer is (A). Therefore, the answer is (D).", "D", True),
-        ("Answer: b", "B", False),
-        (r"\boxed{\text{C}}", "C", False),
-        ("(C) is correct, A is not", "C", False),
-        ("**D**", "D", False),
-        ("A good answer is apples.", "", False),
-        ("the answer is A's", "", False),
-        ("I like A and B.", "", False),
-        ("", "", False),
+        ("Therefore, the answer is (B).", "B"),
+        ("Therefore the answer is C", "C"),
+        ("The answer is (A). Therefore, the answer is (D).", "D"),
+        ("Answer: b", "B"),
+        (r"\boxed{\text{C}}", "C"),
+        ("(C) is correct, A is not", "C"),
+        ("**D**", "D"),
+        ("A good answer is apples.", ""),
+        ("the answer is A's", ""),
+        ("I like A and B.", ""),
+        ("", ""),
     ],
 )
-def test_letters_are_chosen_and_not_only_named(text, letter, form):
-    assert _read_letter(text) == (letter, form)
+def test_letters_are_chosen_and_not_only_named(text, letter):
+    assert _read_letter(text) == letter
 
 
 def test_a_wrong_hint_is_paid_and_gold_that_is_none_is_no_zero():
@@ -304,7 +304,7 @@ def test_units_powers_mixed_numbers_and_ranges_are_read_as_people_mean_them(text
     ],
 )
 def test_articles_and_pronouns_are_no_options(text, letter):
-    assert _read_letter(text)[0] == letter
+    assert _read_letter(text) == letter
 
 
 @pytest.mark.parametrize(

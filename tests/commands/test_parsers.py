@@ -13,13 +13,11 @@ from halves import stop_in_the_first
 from humanlm.core.basics import read_jsonl, run_sync
 from humanlm.core.commands import main
 from humanlm.core.commands import main as tom
-from humanlm.core.grammar import parse
 from humanlm.core.runs import read_record
 from humanlm.social.generation import generate
 from humanlm.social.pairs import fresh_pairs, read_pairs
 from humanlm.social.parsing import parser
 from humanlm.social.requests import parse_prompt
-from humanlm.tom import contexts as records
 
 PAIRS = list(fresh_pairs("tomi", 60, seed=7))
 TINY = [
@@ -71,7 +69,7 @@ def test_what_tom_writes_feeds_the_parser_commands(family, tmp_path, capsys):
         assert re.search(r"^f1 +1.00$", capsys.readouterr().out, re.M)
     made = json.loads((tmp_path / "stories/contexts/tale-0.json").read_text())
     tale = next(generate(family, 1, 0))
-    assert (made["question"], made["answer"]) == (tale.asked[0].text, tale.asked[0].answer)
+    assert (made["question"], made["answer"]) == (tale.questions[0].text, tale.questions[0].answer)
     published = {
         json.loads(path.read_text())["answer"]
         for path in (tmp_path / "runs/made/files").glob("*.json")
@@ -103,23 +101,6 @@ def test_both_families_work_without_further_settings(tmp_path, capsys):
         assert main([*limited, "100000"]) == 0 and "too long" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "given, asked",
-    [
-        ({}, ("bare", False, 1)),
-        ({"example": True}, ("bare", True, 1)),
-    ],
-)
-def test_what_is_given_wins_over_what_a_trained_parser_wants(tmp_path, given, asked):
-    (tmp_path / "parser.json").write_text('{"style": "bare", "example": false, "attempts": 1}')
-    flags = [f"--parser.{name}={json.dumps(value)}" for name, value in given.items()]
-    config = parse(
-        {"parser": records.ParsingConfig}, [f"--parser.name=hf/{tmp_path}", *flags], "x"
-    ).parser
-    made = config.find_parser(str(tmp_path), ask=False).parser
-    assert (made.style, made.example, made.attempts) == asked
-
-
 def test_chat_jsonl_and_verl_parquet_hold_the_same(tmp_path):
     import pyarrow.parquet as pq
 
@@ -137,8 +118,6 @@ def test_chat_jsonl_and_verl_parquet_hold_the_same(tmp_path):
                     "x",
                     "--parser.out",
                     "sets",
-                    "--parser.indent",
-                    "2",
                 ]
             )
             == 0
@@ -154,7 +133,7 @@ def test_chat_jsonl_and_verl_parquet_hold_the_same(tmp_path):
         assert [[m["content"] for m in row["messages"]] for row in chats] == [
             [row["prompt"], row["response"]] for row in table
         ]
-        assert table[0]["response"].startswith('{\n  "agents_names"')
+        assert table[0]["response"].startswith('{"agents_names"')
     assert json.loads((tmp_path / "sets/counts.json").read_text())["stories learnt"] == 24
 
 

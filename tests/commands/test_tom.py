@@ -32,16 +32,16 @@ from humanlm.social.contexts import read_context
 from humanlm.social.generation import generate, hitom_rows, hitom_story
 from humanlm.social.language import read_question
 from humanlm.social.parsing import StoredParser, SymbolicParser
-from humanlm.tom.answers import HOW, AnswerConfig, Asker, _debate, _few_shot, ways
+from humanlm.tom.answers import AnswerConfig, Asker, _debate, _few_shot, ways
 from humanlm.tom.contexts import write_stories
 from humanlm.tom.protocol import mean_of
 from humanlm.tom.reports import measured
-from humanlm.tom.respondent import Respondent, answer_all, read_outcomes, used_context
+from humanlm.tom.respondent import Respondent, answer_all, read_outcomes
 from humanlm.tom.sets import benchmarks
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("HUMANLM_DATA") or "data")
-SETS = ("hitom", "bigtom", "confaide", "mmtom", "simpletom")
+SETS = ("hitom", "confaide", "mmtom")
 
 
 def need_data(name):
@@ -212,7 +212,7 @@ def tiny_model(tmp_path_factory):
         ModelConfig(vocab=2000, hidden=32, layers=1, heads=2, kv_heads=2, head_dim=16, mlp=64),
         ["A story about people, boxes and beliefs.", *read] * 2,
     )
-    model[0].config.max_position_embeddings = 16_384  # records are long
+    model[0].config.max_position_embeddings = 65_536  # records are long
     return save_model(*model, tmp_path_factory.mktemp("models") / "tiny")
 
 
@@ -221,7 +221,7 @@ def tiny_model(tmp_path_factory):
     [
         *((name, "vanilla", "symbolic") for name in SETS),
         ("hitom", "context", "symbolic"),
-        ("confaide", "context", "dialogue"),
+        ("confaide", "socialized_context_no_json", "dialogue"),
         ("confaide", "simulation", "dialogue"),
     ],
 )
@@ -236,7 +236,6 @@ def test_public_files_run_with_a_local_model(name, mode, parser, tmp_path, tiny_
             f"--parser.name={parser}",
             "--answer.form=text",
             "--answer.max_tokens=4",
-            "--answer.rendering=text",
             "--tom.name=tiny",
             out=tmp_path,
         )
@@ -244,7 +243,7 @@ def test_public_files_run_with_a_local_model(name, mode, parser, tmp_path, tiny_
     )
     outcomes = read_outcomes(tmp_path / "tiny/answers.jsonl")
     assert {o.kind for o in outcomes} == kinds and not any(o.failed for o in outcomes)
-    assert sum(map(used_context, outcomes)) == (
+    assert sum(o.context not in ("", "none") for o in outcomes) == (
         0 if mode == "vanilla" else len(outcomes) if name == "hitom" else 2
     )
 
@@ -252,55 +251,19 @@ def test_public_files_run_with_a_local_model(name, mode, parser, tmp_path, tiny_
 # ---- contexts that nobody used
 
 
-@pytest.mark.parametrize("name", ["bigtom", "confaide", "mmtom", "simpletom"])
-def test_a_comparison_of_contexts_without_contexts_is_no_null_result(name, tmp_path, capsys):
-    path, _ = drawn(name, tmp_path)
-    b, words = (
-        benchmarks[name],
-        (name, f"--tom.file={path}", "--tom.mode=vanilla,context", "--model.name=scripted/first"),
-    )
-    n = len(b.load(path))
-    assert run(*words, "--dry-run", out=tmp_path / "runs") == 0
-    assert f"warning   contexts used: 0 of {n}, " in capsys.readouterr().out
-    assert run(*words, out=tmp_path / "runs") == 1
-    shown = capsys.readouterr()
-    assert f"runs/{name}-context-scripted_first-symbolic: contexts used: 0 of {n}, " in shown.err
-    assert (
-        f"contexts used: 0 of {n}, "
-        in (tmp_path / f"runs/{name}-context-scripted_first-symbolic/report.md").read_text()
-    )
-    assert f"-symbolic is not compared: contexts used: 0 of {n}, " in shown.err
-    assert "there is no difference to show" in shown.err and "Wilcoxon" not in shown.out
-
-
-def test_a_run_without_answers_is_not_compared(own, tmp_path, capsys, monkeypatch):
+def test_a_run_without_answers_does_not_keep_others_from_being_compared(own, tmp_path, capsys):
     words = ("hitom", f"--tom.file={own}", "--model.name=scripted/reader")
     for name, mode, parser in (
         ("a", "vanilla", "symbolic"),
         ("b", "context", "symbolic"),
         ("none", "pure_context", "dialogue"),
     ):
-        assert run(
-            *words,
-            f"--tom.mode={mode}",
-            f"--parser.name={parser}",
-            f"--tom.name={name}",
-            out=tmp_path,
-        ) == int(name == "none")
-    monkeypatch.chdir(tmp_path)
-    assert main(["eval", "a", "none", "--run.out=."]) == 2
-    assert "none cannot be compared: no answer to any of 90 questions" in capsys.readouterr().err
-    assert (
-        run(
-            *words,
-            "--tom.mode=vanilla,context,pure_context",
-            "--parser.name=dialogue",
-            out=tmp_path,
-        )
-        == 1
-    )  # nothing is left to compare, and it says so
-    shown = capsys.readouterr()
-    assert "there is no difference to show" in shown.err and "Wilcoxon" not in shown.out
+        more = (f"--tom.mode={mode}", f"--parser.name={parser}", f"--tom.name={name}")
+        assert run(*words, *more, out=tmp_path) == int(name == "none")
+    capsys.readouterr()
+    assert main(["eval", "none", "a", "b", f"--run.out={tmp_path}"]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"^b − a ", shown, re.M) and not re.search(r"^none ", shown, re.M)
 
 
 # ---- people who are asked
@@ -329,7 +292,9 @@ def test_whoever_joined_late_remembers_nothing_from_before(tmp_path):
     model = ScriptedClient(
         lambda r: said("June 3rd" if "cake" not in str(r.messages) else "cake, June 3rd")
     )
-    given = asyncio.run(ways["simulation"](Asker(model, b), item, read_dialogue(text).context()))
+    given = asyncio.run(
+        ways["simulation"](Asker(model, b, AnswerConfig()), item, read_dialogue(text).context())
+    )
     asked = {
         str(r.messages).partition("You are ")[2][:3].strip(". "): str(r.messages)
         for r in model.requests
@@ -351,17 +316,13 @@ def test_whoever_joined_late_remembers_nothing_from_before(tmp_path):
     )
 
 
-@pytest.mark.parametrize("name", ["bigtom", "confaide", "mmtom", "simpletom"])
-def test_falling_back_is_counted_named_and_foreseen(name, tmp_path, capsys):
+@pytest.mark.parametrize("name", ["confaide", "mmtom"])
+def test_falling_back_is_counted_and_named(name, tmp_path, capsys):
     path, _ = drawn(name, tmp_path, 1)
-    words, n = (
-        (name, f"--tom.file={path}", "--tom.mode=simulation", "--model.name=scripted/first"),
-        len(benchmarks[name].load(path)),
-    )
-    assert run(*words, "--dry-run", out=tmp_path) == 0
+    words = (name, f"--tom.file={path}", "--tom.mode=simulation", "--model.name=scripted/first")
+    n = len(benchmarks[name].load(path))
     why = "simulation fell back to vanilla: no context"
-    said_ = f"{n} of {n} were asked otherwise, most often: {why} ({n})"
-    assert said_ in capsys.readouterr().out
+    said_ = f"{n} of {n} were asked otherwise: {why}"
     assert run(*words, out=tmp_path) == 0
     folder = tmp_path / f"{name}-simulation-scripted_first-symbolic"
     assert said_ in capsys.readouterr().err and said_ in (folder / "report.md").read_text()
@@ -425,11 +386,14 @@ def test_both_label_policies_are_counted_on_the_public_file(
     rows = json.loads((tmp_path / "x/results.json").read_text())["rows"]
     assert f"{round(rows[0]['mean'] * rows[0]['n'])} / {rows[0]['n']}" == right
     faulty = [x["mean"] for x in rows if x["model"] == "symbolic, known faults"][:1]
-    assert faulty == ([1.0] if half == "VP" and labels == "as_shipped" else [])
+    if half == "CoTP":
+        assert faulty == []
+    elif labels == "as_shipped":
+        assert faulty == [1.0]
 
 
 def test_a_policy_is_part_of_what_answers_depend_on(own, tmp_path, capsys):
-    words = ("hitom", f"--tom.file={own}", "--tom.name=mine", "--tom.limit=5")
+    words = ("hitom", f"--tom.file={own}", "--tom.name=mine")
     assert run(*words, "--model.policy=as_shipped", out=tmp_path) == 0
     assert run(*words, out=tmp_path) == 2
     assert "policy: as_shipped in the run" in capsys.readouterr().err
@@ -439,21 +403,18 @@ def test_a_policy_is_part_of_what_answers_depend_on(own, tmp_path, capsys):
 
 
 def test_a_run_without_a_single_answer_fails(own, tmp_path, capsys, monkeypatch):
-    base = ("hitom", f"--tom.file={own}", "--tom.limit=5")
+    base = ("hitom", f"--tom.file={own}")
     monkeypatch.setitem(
         humanlm.clients.names.scripts, "broken", lambda request: LLMError("malformed", "nonsense")
     )
     assert run(*base, "--model.name=scripted/broken", "--model.attempts=1", out=tmp_path) == 1
-    assert (
-        "no answer to any of 5 questions: 5 failed, 0 abstained. Most often: malformed: nonsense"
-        in capsys.readouterr().err
-    )
+    assert "no answer to any of 90 questions: malformed: nonsense" in capsys.readouterr().err
 
 
 def test_abstaining_from_everything_fails_and_from_some_does_not(tmp_path, capsys):
-    need_data("bigtom")
-    assert run("bigtom", "--model.name=symbolic", "--tom.limit=6", out=tmp_path) == 1
-    assert "no answer to any of 6 questions: 0 failed, 6 abstained" in capsys.readouterr().err
+    need_data("mmtom")
+    assert run("mmtom", "--model.name=symbolic", out=tmp_path) == 1
+    assert "no answer to any of 276 questions: " in capsys.readouterr().err
 
 
 # ---- resuming
@@ -631,13 +592,13 @@ def test_a_budget_of_the_parser_that_nobody_would_keep_is_refused(own, tmp_path,
 def test_other_questions_or_settings_are_refused_in_the_same_folder(own, tmp_path, capsys):
     words = ("hitom", f"--tom.file={own}", "--model.name=scripted/first", "--tom.name=mine")
     assert run(*words, out=tmp_path) == 0
-    assert run(*words, "--tom.limit=5", out=tmp_path) == 2
+    assert run(*words, "--rows.split=published", out=tmp_path) == 2
     said_ = capsys.readouterr().err
-    assert "questions.number: 90 in the run, 5 now" in said_ and "answer" not in said_
-    assert run(*words, "--answer.reasoning=false", out=tmp_path) == 2
-    assert "answer.reasoning: True in the run, False now" in capsys.readouterr().err
+    assert "questions.number: 90 in the run, " in said_ and "answer" not in said_
+    assert run(*words, "--answer.max_tokens=9", out=tmp_path) == 2
+    assert "answer.max_tokens: 2048 in the run, 9 now" in capsys.readouterr().err
     assert run(*words, "--model.concurrency=3", "--model.timeout=9", out=tmp_path) == 0
-    assert run(*words, "--answer.reasoning=false", "--fresh", out=tmp_path) == 0
+    assert run(*words, "--answer.max_tokens=9", "--fresh", out=tmp_path) == 0
     assert sorted(p.name for p in tmp_path.iterdir() if p.is_dir()) == ["mine", "mine.old-1"]
 
 
@@ -662,7 +623,7 @@ def test_a_shared_text_is_parsed_once_also_when_many_questions_wait(own, tmp_pat
     job = Respondent(
         hitom,
         "context",
-        Asker(ScriptedClient(first_option), hitom),
+        Asker(ScriptedClient(first_option), hitom, AnswerConfig()),
         parser=StoredParser(parser, tmp_path),
     )
     kept = []
@@ -675,7 +636,7 @@ def test_a_shared_text_is_parsed_once_also_when_many_questions_wait(own, tmp_pat
     again = Respondent(
         hitom,
         "context",
-        Asker(ScriptedClient(first_option), hitom),
+        Asker(ScriptedClient(first_option), hitom, AnswerConfig()),
         parser=StoredParser(parser, tmp_path),
     )
     asyncio.run(answer_all(again, items, kept.append, 64))
@@ -722,7 +683,7 @@ def test_simulated_memories_answer_quiet_stories_without_error(tmp_path):
     assert sum(o.scores["correct"] for o in plain) < 45
     assert Counter(o.notes for o in simulated) == {
         (): 48,
-        ("simulation fell back to vanilla: the question is about nobody's thoughts",): 12,
+        ("simulation fell back to vanilla: the question is about nobody of the context",): 12,
     }
 
 
@@ -756,7 +717,9 @@ class Slow(Client):
 
 def test_a_debate_takes_four_turns_and_not_ten(own, monkeypatch):
     slow = Slow(lambda r: said("B"))
-    given = virtual(_debate(Asker(slow, benchmarks["hitom"]), one_item(own)), monkeypatch)
+    given = virtual(
+        _debate(Asker(slow, benchmarks["hitom"], AnswerConfig()), one_item(own)), monkeypatch
+    )
     assert given.answer == "B" and slow.turns == [0, 0, 0, 3, 3, 3, 6, 6, 6, 9]
     assert [r.temperature for r in slow.asked] == [0.7] * 3 + [0.5] * 6 + [0.0]
     assert (
@@ -764,27 +727,8 @@ def test_a_debate_takes_four_turns_and_not_ten(own, monkeypatch):
     )  # none could be taken for another in a cache
 
 
-def test_without_reasoning_no_reasons_are_asked_for(own):
-    item, hitom = one_item(own), benchmarks["hitom"]
-    for reasoning, fields in ((True, ["reasoning", "answer"]), (False, ["answer"])):
-        quiet = asker(
-            lambda r: json.dumps(dict.fromkeys(r.schema["properties"], "B")), reasoning=reasoning
-        )
-        asyncio.run(ways["vanilla"](quiet, item, None))
-        request = quiet.client.requests[0]
-        assert (
-            list(request.schema["properties"]) == fields
-            and ("reason" in HOW["json"][reasoning]) == reasoning
-        )
-        assert (
-            "think" in request.messages[-1]["content"].lower().rpartition(hitom.wish.lower())[2]
-        ) == reasoning
-
-
 @pytest.mark.parametrize("mode", [m for m in ways if m != "few_shot"])
-@pytest.mark.parametrize(
-    "name", ["tomi", "fantom", "hitom", "mmtom", "bigtom", "simpletom", "cobra", "confaide"]
-)
+@pytest.mark.parametrize("name", ["tomi", "fantom", "hitom", "mmtom", "cobra", "confaide"])
 def test_every_way_answers_every_benchmark(name, mode, tmp_path):
     "Ways that mean nothing for a benchmark fall back and say so; none fails in silence"
     rows = {
@@ -814,26 +758,6 @@ def test_every_way_answers_every_benchmark(name, mode, tmp_path):
             "answer": "a",
             "question_type": 1.1,
         },
-        "bigtom": {
-            "story": "A. B. C. D. E.",
-            "aware_of_event": "x.",
-            "not_aware_of_event": "y.",
-            "belief_question": "What does Ira think?",
-            "belief_answer_aware": "p",
-            "belief_answer_not_aware": "q",
-            "action_question": "?",
-            "action_answer_aware": "r",
-            "action_answer_not_aware": "s",
-            "action_aware": "t.",
-            "action_not_aware": "u.",
-        },
-        "simpletom": {
-            "id": "s_aware",
-            "story": "Ira sat.",
-            "question": "Is Ira aware?",
-            "answer_correct": "No",
-            "answer_incorrect": "Yes",
-        },
         "cobra": {
             "context": "x",
             "speaker": "Ira",
@@ -849,9 +773,9 @@ def test_every_way_answers_every_benchmark(name, mode, tmp_path):
     model = ScriptedClient(
         lambda r: said("B") if "answer" in r.schema["properties"] else "no record"
     )
-    given = asyncio.run(ways[mode](Asker(model, b), item, context))
+    given = asyncio.run(ways[mode](Asker(model, b, AnswerConfig()), item, context))
     assert b.answered(item, given.answer).status and model.requests
-    plain_question = Asker(model, b).request(b.prompt(item)).messages
+    plain_question = Asker(model, b, AnswerConfig()).request(b.prompt(item)).messages
     as_vanilla, told = (
         [r.messages for r in model.requests] == [plain_question],
         any(" fell back to vanilla: " in note for note in given.notes),
@@ -863,7 +787,7 @@ def test_every_way_answers_every_benchmark(name, mode, tmp_path):
         )
         assert people
     if mode in ("context", "simulation") and not (name == "cobra" and mode == "simulation"):
-        alone = asyncio.run(ways[mode](Asker(model, b), item, None))
+        alone = asyncio.run(ways[mode](Asker(model, b, AnswerConfig()), item, None))
         assert model.requests[-1].messages == plain_question and any(
             "no context" in note for note in alone.notes
         )
@@ -873,15 +797,14 @@ def test_few_shot_examples_come_from_the_simulator_or_a_file(own, tmp_path, caps
     given = asker(lambda r: said("B"))
     asyncio.run(_few_shot(given, one_item(own)))
     assert "Worked examples" in given.client.requests[0].messages[-1]["content"]
-    need_data("bigtom")
+    need_data("mmtom")
     path = tmp_path / "examples.json"
-    path.write_text(json.dumps({"bigtom": "A story with {question} inside. Answer: a"}))
+    path.write_text(json.dumps({"mmtom": "A story with {question} inside. Answer: a"}))
     assert (
         run(
-            "bigtom",
+            "mmtom",
             "--model.name=scripted/first",
             "--tom.mode=few_shot",
-            "--tom.limit=3",
             f"--answer.examples={path}",
             out=tmp_path,
         )
@@ -937,9 +860,7 @@ def test_a_p_value_keeps_its_promise_when_stories_have_several_questions():
     assert small / 300 < 0.08 and by_question / 300 > 0.25
 
 
-def test_runs_of_different_questions_are_compared_on_what_they_share(
-    own, tmp_path, capsys, monkeypatch
-):
+def test_runs_of_different_questions_are_compared_on_what_they_share(own, tmp_path, capsys):
     assert (
         run(
             "hitom",
@@ -956,23 +877,22 @@ def test_runs_of_different_questions_are_compared_on_what_they_share(
             f"--tom.file={own}",
             "--model.name=symbolic",
             "--tom.name=b",
-            "--tom.limit=30",
+            "--rows.split=published",
             out=tmp_path,
         )
         == 0
     )
     capsys.readouterr()
-    monkeypatch.chdir(tmp_path)
-    assert main(["eval", "a", "b", "--run.out=."]) == 0
-    assert re.search(r"^b − a +accuracy +30 ", capsys.readouterr().out, re.M)
-    assert main(["eval", "a", "nowhere", "--run.out=."]) == 2
+    assert main(["eval", "a", "b", f"--run.out={tmp_path}"]) == 0
+    assert re.search(r"^b − a +accuracy +\d+ ", capsys.readouterr().out, re.M)
+    assert main(["eval", "a", "nowhere", f"--run.out={tmp_path}"]) == 2
 
 
 def test_answers_that_are_hostile_stay_text(own, tmp_path):
     nasty = "</td>|<script>alert(1)</script>|\n# A heading"
     humanlm.clients.names.scripts["hostile"] = lambda r: LLMError("malformed", nasty)
     words = (f"--tom.file={own}", "--model.name=scripted/hostile", "--model.attempts=1")
-    assert run("hitom", *words, "--tom.limit=5", out=tmp_path) == 1
+    assert run("hitom", *words, out=tmp_path) == 1
     text = (tmp_path / "hitom-vanilla-scripted_hostile/report.md").read_text()
     assert "alert(1)" in text and "<script>" not in text and "\n# A heading" not in text
 
@@ -988,7 +908,6 @@ def test_answers_that_are_hostile_stay_text(own, tmp_path):
         (["eval", "tom", "hitom", "--rows.promptin=VP"], "Did you mean 'prompting'?"),
         (["eval", "tom", "hitom", "--tom.mode=debate"], "is a rule and asks nobody"),
         (["data", "stories", "fantom"], "Unknown family"),
-        (["eval", "tom", "none", "--tom.file=x"], "Unknown"),
     ],
 )
 def test_wrong_commands_say_what_would_be_right(words, said_, tmp_path, capsys, monkeypatch, own):
@@ -1054,7 +973,7 @@ def test_a_dry_run_counts_calls_tokens_and_dollars_without_a_key(
     )
     shown = capsys.readouterr().out
     assert (
-        f"at most {calls} calls, ~" in shown
+        f"about {calls} calls, ~" in shown
         and f"~{calls * 2048:,} written" in shown
         and said in shown
     )
@@ -1072,7 +991,7 @@ def test_stories_are_generated_run_and_parsed(tmp_path, capsys):
         assert (
             main(["data", "contexts", family, f"--tom.file={file}", f"--tom.out={tmp_path}"]) == 0
         )
-        assert "6 of 6 texts parsed, 0 with errors" in capsys.readouterr().out
+        assert "6 of 6 texts parsed, 0 errors, 0 warnings" in capsys.readouterr().out
         made, own_ = (
             json.loads(next(folder.glob("*.json")).read_text())
             for folder in (tmp_path / f"{family}-contexts-symbolic/files", out / "contexts")
@@ -1113,20 +1032,19 @@ def test_confaide_meetings_have_contexts_by_rule_with_one_warning(tmp_path, caps
         main(["data", "contexts", "confaide", "--parser.name=dialogue", f"--tom.out={tmp_path}"])
         == 0
     )
-    assert "11 of 95 texts parsed, 0 with errors, 11 with warnings" in capsys.readouterr().out
+    assert "11 of 11 texts parsed, 0 errors, 11 warnings" in capsys.readouterr().out
     assert (
         run(
             "confaide",
             "--tom.mode=context",
             "--parser.name=dialogue",
             "--model.name=scripted/first",
-            "--tom.limit=274",
             out=tmp_path,
         )
         == 0
     )
     outcomes = read_outcomes(tmp_path / "confaide-context-scripted_first-dialogue/answers.jsonl")
-    assert len(outcomes) == 274 and sum(bool(o.failed) for o in outcomes) == 0
+    assert len(outcomes) == 22 and sum(bool(o.failed) for o in outcomes) == 0
 
 
 def test_help_is_fast_and_light():

@@ -135,13 +135,6 @@ def test_splits_are_whole_contexts_in_time_whatever_the_order(rows, test_frac, v
     assert check_leakage(split) == []
 
 
-@given(st.sets(st.sampled_from(sorted({e.user_id for e in town})), max_size=3))
-def test_held_out_users_are_only_in_test(held_out):
-    for e in split_by_context(town, 0.3, 0.1, held_out):
-        assert (e.user_id in held_out) <= (e.split == "test")
-        assert (e.split == "test_seen") <= bool(held_out)
-
-
 @given(st.permutations(town), st.integers(0, 41), st.integers(0, 41))
 def test_a_smaller_choice_is_part_of_a_larger(rows, n, m):
     small, large = _pick(rows, min(n, m)), _pick(town, max(n, m))

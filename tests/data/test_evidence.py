@@ -5,7 +5,6 @@ import json
 import os
 import random
 from collections import Counter
-from contextlib import nullcontext
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from humanlm.core.grammar import parse
 from humanlm.core.records import load_examples
 from humanlm.data.build import GROUPS, build
 from humanlm.data.dataset import DataConfig
-from humanlm.data.partition import BEFORE, EVIDENCE, NEWCOMER, TRAIN, Index, choose_evidence
+from humanlm.data.partition import BEFORE, EVIDENCE, NEWCOMER, TRAIN, choose_evidence
 from humanlm.data.replies import load_threads
 from humanlm.data.splits import check_leakage
 
@@ -258,9 +257,7 @@ def forum(people=40, each=12, posts=60, when=lambda i: 60 * i):
 def test_a_percentage_gives_exactly_that_many_rows_and_does_not_leak(tmp_path):
     ids, kept = {}, dict(source="reddit", columns={}, known_users=True, test_frac=0.1)
     for percent in (100, 55, 10):
-        few = pytest.warns(UserWarning, match="known_users") if percent == 10 else nullcontext()
-        with few:  # strangers outnumber those who test
-            built = build(settings(tmp_path, forum(), f"p{percent}", train_percent=percent, **kept))
+        built = build(settings(tmp_path, forum(), f"p{percent}", train_percent=percent, **kept))
         ids[percent] = load_examples(built.folder)
         train, test = (
             {e.user_id for e in ids[percent] if e.split == split} for split in ("train", "test")
@@ -290,15 +287,15 @@ def test_ties_cost_no_more_rows_than_they_must(seed):
     "Beside a plain loop over people and moments"
     rng = np.random.default_rng(seed)
     n, least = 300, seed % 3
-    rows = Index(
+    columns = [
         rng.permutation(n).astype(np.uint64),
         rng.integers(0, 20, n).astype(np.uint64),
         np.arange(n, dtype=np.uint64),
-        rng.integers(0, [3, 10, 1000][seed % 3], n).astype(float),
-        np.ones(n, int),
-        np.ones(n, bool),
-    )
-    used, fate = choose_evidence(rows, np.full(n, TRAIN), history=6, share=0.5, least=least)
+        times := rng.integers(0, [3, 10, 1000][seed % 3], n).astype(float),
+        times,
+    ]
+    rows = np.rec.fromarrays(columns, names="key, user, context, time, until")
+    used, fate = choose_evidence(rows, np.full(n, TRAIN), history=6, least=least)
     for user in np.unique(rows.user):
         mine = np.flatnonzero(rows.user == user)
         times = Counter(rows.time[mine].tolist())

@@ -405,7 +405,7 @@ def test_the_plan_says_why_most_rows_were_left_out(tmp_path, capsys):
     path = str(write_jsonl(tmp_path / "t.jsonl", rows))
     flags = ["--build.min_comments", "1", "--build.test_frac", "0", "--build.val_frac", "0"]
     assert main(["--build.path", path, *flags, "--dry-run"]) == 0
-    assert "unreadable line 5)" in capsys.readouterr().out
+    assert "unreadable line 5" in capsys.readouterr().out
 
 
 def test_a_text_that_is_no_chat_is_refused(tmp_path):
@@ -414,24 +414,19 @@ def test_a_text_that_is_no_chat_is_refused(tmp_path):
         import_threads(tmp_path / "notes.txt")
 
 
-def test_contexts_that_are_all_the_name_of_a_channel_are_an_error(tmp_path, capsys):
+def test_lines_of_a_channel_answer_the_one_before(tmp_path, capsys):
     rows = [{"room": "tea", "who": f"u{i % 3}", "said": f"cup {i}"} for i in range(12)]
     path = str(write_jsonl(tmp_path / "t.jsonl", rows))
     columns = ["--build.columns", "{thread: room, user: who, text: said}"]
     flags = ["--build.path", path, "--build.min_comments", "1", *columns, "--dry-run"]
     flags += ["--build.test_frac", "0", "--build.val_frac", "0"]
-    assert main([*flags, "--build.source", "reddit"]) == 2
-    assert "--build.links post" in capsys.readouterr().err
-    assert main([*flags, "--build.source", "reddit", "--build.links", "post"]) == 0
     assert main(flags) == 0 and "the one before it" in capsys.readouterr().out
 
 
 def test_a_log_without_rows_to_split_names_the_cause(tmp_path, capsys):
     rows = [{"thread": "t", "user": f"u{i}", "text": f"cup {i}"} for i in range(12)]
     assert main(["--build.path", str(write_jsonl(tmp_path / "t.jsonl", rows)), "--dry-run"]) == 2
-    assert (
-        "Most are activity" in (said := capsys.readouterr().err) and "--build.min_comments" in said
-    )
+    assert "activity 11" in (said := capsys.readouterr().err) and "--build.min_comments" in said
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from humanlm.core.records import Persona
 from humanlm.data.fields import FAULTS, NOTES, source_name
 from humanlm.data.files import Faults, FileRow, RowFault, read_rows
 from humanlm.data.formats import formats
+from humanlm.data.people import _read_persona
 from humanlm.data.rows import map_row, mapped_rows
-from humanlm.data.sets import _persona
 from humanlm.data.store import _row_entry
 from humanlm.hierarchy.prompts import name_speakers
 
@@ -338,7 +338,7 @@ def test_facts_about_the_post_go_with_the_row_where_the_source_has_them(source):
 @pytest.mark.parametrize("text", ['"Live and let live" is her motto.', "{curly} prose", "{"])
 def test_a_persona_that_is_no_object_is_prose(text):
     assert map_row("reddit", raw_rows.reddit() | {"persona": text}).persona == text
-    assert _persona("", text, "u") == Persona("u", text)
+    assert _read_persona(text, "u") == Persona("u", text)
 
 
 def test_parts_of_released_personas_have_one_name():

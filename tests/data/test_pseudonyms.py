@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 import raw_rows
 
-from humanlm.core.basics import DataError, write_jsonl
+from humanlm.core.basics import write_jsonl
 from humanlm.core.grammar import parse
 from humanlm.core.records import Message, Thread, load_examples
 from humanlm.data.build import GROUPS, build
@@ -240,20 +240,3 @@ def test_reports_say_where_a_fault_was_and_not_whose(tmp_path):
     assert record["faults"]["examples"]["empty reply"] == {"rows.jsonl, row 81": ""}
     assert "| rows.jsonl, row 81 |" in built.card
     assert not any("rare_name_9" in text for text in published(built.folder).values())
-
-
-def test_a_build_that_is_taken_back_leaves_no_secret_but_one_that_was_there(tmp_path):
-    rows = raw_rows.town("reddit")
-    with pytest.raises(DataError, match="no rows to split"):
-        build(settings(tmp_path, rows, build__source="reddit", build__min_comments=10_000))
-    with pytest.raises(DataError, match="no such file"):
-        build(
-            settings(
-                tmp_path, rows, build__source="reddit", build__path=str(tmp_path / "none.jsonl")
-            )
-        )
-    assert [p.name for p in tmp_path.iterdir() if "salt" in p.name or p.name == "out"] == []
-    (tmp_path / "out.salt").write_text("mine")
-    with pytest.raises(DataError):
-        build(settings(tmp_path, rows, build__source="reddit", build__min_comments=10_000))
-    assert (tmp_path / "out.salt").read_text() == "mine"

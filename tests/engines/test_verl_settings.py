@@ -37,8 +37,6 @@ def told(s, job=Job("MODEL", "ROWS", "OUT", "stage", 48, 10)) -> dict[str, str]:
             "verl",
             "--verl.gpus",
             "8",
-            "--verl.tensor_parallel",
-            "2",
             "--verl.nodes",
             "1",
             "--model.dtype",
@@ -156,7 +154,6 @@ def test_verls_own_check_reads_the_folder_that_the_run_will_have(monkeypatch, tm
         (["--trainer.beta", "0.001"], "use_bias_correction_kl false"),
         (["--trainer.top_entropy_quantile", "0.5"], "engine verl does not know that"),
         (["--trainer.optim", "sgd"], "AdamW in 32 bits"),
-        (["--run.validate", "2"], "validate"),
     ],
 )
 def test_what_verl_cannot_follow_is_refused_before_anything_is_read(argv, words):

@@ -167,8 +167,6 @@ def test_an_adapter_is_trained_by_one_process_or_two_on_weights_that_stay_as_the
             n,
             "--verl.gpus",
             n,
-            "--verl.tensor_parallel",
-            n,
         )
     runs = [tmp_path / "runs" / n for n in ("1", "2")]
     (one, two), base = (
@@ -458,8 +456,6 @@ def test_two_processes_train_what_one_trains(tmp_path):
             "2",
             "--verl.gpus",
             processes,
-            "--verl.tensor_parallel",
-            processes,
         )
     print(same_after(tmp_path, "1", "2"))
 
@@ -600,8 +596,6 @@ def test_two_nodes_train_what_one_process_trains(cluster, tmp_path):
             "--verl.address",
             cluster.address,
             "--verl.nodes",
-            nodes,
-            "--verl.tensor_parallel",
             nodes,
         )
     apart = same_after(tmp_path, "1", "2")

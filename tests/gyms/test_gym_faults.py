@@ -33,7 +33,7 @@ from humanlm.gyms.protocol import (
     play_through,
     read_call,
 )
-from humanlm.gyms.recipe import _gym_messages, _GymUsers, _load_gyms
+from humanlm.gyms.recipe import _gym_row, _GymUsers, _load_gyms
 from humanlm.gyms.users import ModelUser
 from humanlm.training.advantages import turn_advantages
 from humanlm.training.run import read_settings
@@ -75,7 +75,7 @@ def test_training_and_evaluation_show_the_same_and_no_reward(name):
         str(ToolCall(turn.kind, turn.content))
         for turn in run_sync(play_through(gym.play(task, config), gym.expert)).turns
     ]
-    talk, shown = Talk({"row_id": f"{name}/{task.id}"}), _gym_messages(gym, task, s)
+    talk, shown = Talk({"row_id": f"{name}/{task.id}"}), _gym_row(gym, task, s)["prompt"]
     for text in expert:
         talk.said.append(text)
         heard = run_sync(users(talk))

@@ -13,7 +13,6 @@ from humanlm.core.basics import DataError, run_sync
 from humanlm.gyms.conformance import gym_problems
 from humanlm.gyms.people import (
     PolitePerson,
-    _PersonConfig,
     advice,
     appeal,
 )
@@ -125,8 +124,6 @@ def test_claims_of_even_and_odd_seeds_have_no_measure_in_common():
     ]
     assert sets[0].isdisjoint(sets[1]) and sets[0] | sets[1] == set(MEASURES)
     assert len({(task.claim, task.argument) for task in persuade.tasks(500, 4)}) == 500
-    with pytest.raises(DataError, match="5600 tasks"):
-        persuade.tasks(6000, 0)
 
 
 def test_a_split_by_claim_has_no_claim_on_both_sides():
@@ -192,15 +189,13 @@ def test_who_asks_nothing_earns_what_guessing_earns(gym):
         )
         ends = [run_sync(gym.play(task).step(ToolCall("answer", way))) for way in ways]
         assert sorted(end.reward for end in ends) == [0, 0, 0, 0.5, 0.5, 1]
-    tasks = gym.tasks(400, 0)
-    mean = {
-        n: sum(
-            run_sync(play_through(gym.play(task, _PersonConfig(questions=n)), gym.expert)).score
-            for task in tasks
-        )
-        / 400
-        for n in range(4)
-    }
+    tasks, mean = gym.tasks(400, 0), {}
+    for n in range(4):
+        envs = [gym.play(task) for task in tasks]
+        for env in envs:
+            env.questions = n
+            run_sync(play_through(env, gym.expert))
+        mean[n] = sum(env.score for env in envs) / 400
     guess = sum(run_sync(play_through(gym.play(task), gym.chance())).score for task in tasks) / 400
     assert abs(mean[0] - 1 / 3) < 0.06 and abs(guess - 1 / 3) < 0.06  # three standard errors
     assert abs(mean[1] - 2 / 3) < 0.06 and abs(mean[2] - 5 / 6) < 0.06 and mean[3] == 1
@@ -297,7 +292,7 @@ def test_a_simulator_is_asked_with_persona_place_and_post():
 
 @pytest.mark.parametrize(
     "said",
-    ["", "  ", "x" * 3000, "Assistant: hello"],
+    ["", "  ", "x" * 5000, "Assistant: hello"],
     ids=["nothing", "blanks", "endless", "as the assistant"],
 )
 @GYMS

@@ -74,19 +74,15 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize("gym", ["advice", "appeal"])
 def test_the_world_plays_the_person_unless_somebody_is_named(gym):
     episode, _ = played(work_of(gym=gym))
-    assert (episode.user, episode.score) == ("rule", 1)
+    assert episode.score == 1
 
 
 @pytest.mark.parametrize("gym", ["advice", "appeal"])
 def test_somebody_polite_is_chosen_by_name_in_a_file(gym, tmp_path):
-    (tmp_path / "polite.yaml").write_text("user: {model: polite}\n")
+    (tmp_path / "polite.yaml").write_text("user: {model: 'humanlm.gyms.people:PolitePerson'}\n")
     work = work_of("--config", str(tmp_path / "polite.yaml"), gym=gym)
-    episode, env = played(work)
-    assert (
-        isinstance(work.user, PolitePerson)
-        and episode.user == "polite"
-        and "In truth" in env.turns[-1].feedback
-    )
+    _, env = played(work)
+    assert isinstance(work.user, PolitePerson) and "In truth" in env.turns[-1].feedback
     assert work.notes["players"] == {"user": "polite", "judge": "rule"}, (
         "who played is told in the record of a run"
     )
@@ -96,10 +92,9 @@ def test_a_model_that_is_only_told_plays_the_person():
     with serving() as service:
         service.configure(says='{"reply": "look, i love it. every coin must be watched."}')
         work = work_of("--user.model", "vllm/tiny", "--user.base_url", service.url)
-        episode, env = played(work)
+        _, env = played(work)
     assert (
-        episode.user == "vllm/tiny"
-        and env.turns[0].feedback.startswith("look, i love it.")
+        env.turns[0].feedback.startswith("look, i love it.")
         and work.ledgers["user"].total.calls == len(env.turns) - 1
     )
 
@@ -108,9 +103,7 @@ def test_a_trained_simulator_plays_the_person_by_its_folder(folder):
     work = work_of("--user.model", f"simulator/{folder}")
     assert isinstance(work.user, ModelUser) and work.user.simulates
     episode, env = played(work)
-    assert episode.user == f"simulator/{folder}" and (
-        episode.stop == "user_error" or env.turns[0].feedback
-    )
+    assert episode.stop == "user_error" or env.turns[0].feedback
 
 
 def test_a_function_of_ones_own_plays_by_module_and_name(tmp_path, monkeypatch):
@@ -121,11 +114,11 @@ def test_a_function_of_ones_own_plays_by_module_and_name(tmp_path, monkeypatch):
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     for name, shown, said in (("mumbler:mumble", "mumble", "hm."), ("mumbler:Shy", "shy", "oh.")):
-        episode, env = played(work_of("--user.model", name))
-        assert episode.user == shown and env.turns[0].feedback == said
+        work = work_of("--user.model", name)
+        assert work.notes["players"]["user"] == shown
+        assert played(work)[1].turns[0].feedback == said
     for name, said in (
         ("mumbler:mumbel", "Did you mean 'mumble'"),
-        ("mumbler:nobody", "It must be an async function"),
         ("mumblr:x", "there is no module 'mumblr'"),
     ):
         with pytest.raises(ConfigError, match=said):

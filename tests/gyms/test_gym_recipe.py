@@ -84,9 +84,6 @@ def test_a_run_trains_on_one_gym_and_measures_two(trained):
     found = {(row["model"], row["level"]): row for row in rows if row["metric"] == "score"}
     assert {"cold-start", "gyms", "expert", "chance"} <= {model for model, _ in found}
     assert found["expert", "template"]["mean"] == found["expert", "persuade"]["mean"] == 1
-    lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
-    steps = [line for line in lines if line["stage"] == "gyms" and "dialogue/turns" in line]
-    assert len(steps) == 2 and all(1 <= line["dialogue/turns"] <= 3 for line in steps)
 
 
 def test_episodes_of_a_model_are_on_disk_and_say_how_they_ended(trained):
@@ -189,23 +186,19 @@ def test_an_environment_ends_with_its_dialogue():
     assert len(users.playing) == 0 and not users.live
 
 
-def test_the_published_split_is_kept_and_leaving_it_is_said(monkeypatch):
+def test_the_published_split_is_kept(monkeypatch):
     monkeypatch.setenv("MULTITURN_MODEL_NAME", "Qwen/Qwen3-32B")
     assert {name for name in gym_names() if find_gym(name).held_out} == {
         "intention",
         "telepathy",
         "search",
     }
-    recipe, published = read_settings(["--config", str(ROOT / "configs" / "gyms" / "userrl.yaml")])
+    _, published = read_settings(["--config", str(ROOT / "configs" / "gyms" / "userrl.yaml")])
     assert {*published.gyms.held_out} == {
         "intention",
         "telepathy",
         "search",
-    } and "never trained on" not in "\n".join(recipe.plan(published))
-    taken = published.changed(
-        gyms={"train": ["travel", "telepathy"], "held_out": ["intention"], "weights": {}}
-    )
-    assert "telepathy: never trained on in the published split" in recipe.plan(taken)[-1]
+    }
 
 
 # ---- tasks by success
@@ -238,14 +231,14 @@ def said(folder):
 class LuckyEnvironment(Environment):
     "Pays by the letters of whatever is said, and always in the first three tasks"
 
-    async def on_any(self, content):
+    async def step(self, call):
+        return await super().step(ToolCall("action", f"say {call}"))
+
+    async def on_action(self, content):
         return Feedback(
             "so be it",
             float(crc32(content.encode()) % 2 or self.task.id[-2:] in ("-0", "-1", "-2")),
         )
-
-
-LuckyEnvironment.handlers = dict.fromkeys(("", *LuckyEnvironment.handlers), LuckyEnvironment.on_any)
 
 
 @dataclass(frozen=True)
@@ -288,8 +281,6 @@ def test_a_resumed_run_plays_what_a_whole_one_does(tmp_path):
         and [t.row_id for t in again] == [t.row_id for t in whole]
         and [t.completion_ids for t in again] == [t.completion_ids for t in whole]
     )
-    kept = tmp_path / "again" / "short" / "checkpoints" / "gyms" / "checkpoint-6" / "gyms.json"
-    assert len(json.loads(kept.read_text())["first"]) == 6, "counted on from where it stopped"
 
 
 TWO = """
@@ -332,19 +323,8 @@ def test_two_processes_play_the_dialogues_of_one_and_push_them_alike(tmp_path):
 @pytest.mark.parametrize(
     "flags, said",
     [
-        (
-            ["--gyms.train", "[travel]", "--user.model", "polite"],
-            "polite plays person alone, and hinter is asked",
-        ),
-        (
-            ["--gyms.train", "[advice]", "--gyms.held_out", "[turtle]", "--user.model", "polite"],
-            "polite plays person alone, and answerer is asked",
-        ),
         (["--user.model", "simulator/nope"], "no model lies in nope"),
-        (
-            ["--gyms.train", "[persuade]", "--gyms.tasks", "100000"],
-            "persuade has 5600 tasks for a seed, and 100000 are wanted",
-        ),
+        (["--gyms.train", "[nope]"], "nope"),
     ],
 )
 def test_a_plan_refuses_what_a_run_could_not_play(flags, said):
@@ -379,7 +359,7 @@ def test_a_failed_user_is_no_score_and_the_episode_is_played_again(tmp_path):
 def test_a_gym_that_fails_is_told_from_a_policy_that_does():
     gym = find_gym("template")
     play = gym.play(gym.tasks(1, 0)[0])
-    play.handlers = {"action": lambda env, content: 1 / 0}
+    play.on_action = lambda content: 1 / 0
     turn = run_sync(play.step("[action] x"))
     assert (
         play.stop == "env_error" and math.isnan(play.score) and "ZeroDivisionError" in turn.feedback

@@ -21,7 +21,6 @@ from humanlm.gyms.travel import (
     _same_detail,
     _travel_score,
     _travel_tasks,
-    _TravelConfig,
     _TravelTask,
     travel,
 )
@@ -42,10 +41,10 @@ def part(kind, wishes, details, *sorts):
     return TravelAspect(
         kind,
         "Rome",
-        tuple(details.items()),
+        details,
         wishes,
         tuple(
-            TravelOption(f"{letter}{n}", sort, 100 + n, (("place", "Rome"),))
+            TravelOption(f"{letter}{n}", sort, 100 + n, {"place": "Rome"})
             for n, sort in enumerate(sorts, 1)
         ),
     )
@@ -75,7 +74,7 @@ TRIP = _TravelTask(
     ),
 )
 SEARCHES = [
-    "[search] flight; origin=Oslo; destination=Rome; date=3rd of May",
+    '[search] {"aspect": "flight", "origin": "Oslo", "destination": "Rome", "date": "3rd of May"}',
     '[search] {"aspect": "hotel", "city": "rome", "check_in": "May 3", "check_out": "9 May"}',
 ]
 CHATTER = "[action] It is a fine day."
@@ -87,7 +86,7 @@ def say(env, *calls):
 
 
 def begin(task=TRIP, user=None, judge=None, **settings):
-    return travel.play(task, _TravelConfig(**settings), user, judge)
+    return travel.play(task, replace(travel.config, **settings), user, judge)
 
 
 def test_travel_passes_the_suite():
@@ -190,9 +189,9 @@ def test_parts_of_the_reward_are_kept_apart():
 def test_published_settings_pay_as_published():
     question = "[action] Should the flight be direct?"
     assert {
-        name: [turn.reward for turn in say(begin(**pay), SEARCHES[0], question)]
-        for name, pay in TRAVEL_PAY.items()
-    } == {"training": [0, 0.8], "evaluation": [0.2, 0.6], "paper": [0.2, 0.2]}
+        compat: [turn.reward for turn in say(begin(compat=compat), SEARCHES[0], question)]
+        for compat in TRAVEL_PAY
+    } == {"userrl-training": [0, 0.8], "userrl": [0.2, 0.6], "": [0.2, 0.2]}
 
 
 def test_an_episode_ends_when_all_is_booked_and_as_published_only_when_all_is_best():
@@ -210,14 +209,11 @@ def test_an_episode_ends_when_all_is_booked_and_as_published_only_when_all_is_be
     "query, hint",
     [
         ("Rome", "flight, hotel"),
-        ("restaurant; city=Rome", "flight, hotel"),
-        ("hotel; city=Rome; check_in=May 3", "check_out"),
-        ("hotel; city=Oslo; check_in=May 3; check_out=May 9", "city"),
-        ("flight; origin=Rome; destination=Oslo; date=May 3", "origin"),
+        ('{"aspect": "restaurant", "city": "Rome"}', "flight, hotel"),
+        ('{"aspect": "hotel", "city": "Rome", "check_in": "May 3"}', "check_out"),
         ('{"aspect": ["flight"]}', "flight, hotel"),
         ("{" * 3000, "flight, hotel"),
         ("=;=;=", "flight, hotel"),
-        ("", "flight, hotel"),
         ('{"aspect": "hotel", "city": {"a": 1}, "check_in": null}', "city"),
     ],
 )
@@ -236,17 +232,11 @@ def test_searches_are_read_in_several_forms():
         "aspect": "rental_car",
         "pick_up": "may 3",
     }
-    assert _read_query("flight\norigin = Oslo, destination=Rome") == {
-        "aspect": "flight",
-        "origin": "oslo",
-        "destination": "rome",
-    }
     for call in (
         '{"name": "search", "parameters": {"aspect": "flight", "origin": "Oslo"}}',
         '{"tool": "search", "args": {"aspect": "flight", "origin": "Oslo"}}',
         '{"function": {"name": "search", "arguments": "{\\"aspect\\": \\"flight\\", '
         '\\"origin\\": \\"Oslo\\"}"}}',
-        '{"aspect": "flight", "details": {"origin": "Oslo"}}',
     ):
         assert _read_query(call).items() >= {"aspect": "flight", "origin": "oslo"}.items()
     assert (
@@ -457,10 +447,3 @@ def test_rows_without_their_released_tables_are_refused():
     }
     with pytest.raises(DataError, match="travelgym_data"):
         _read_travel(row)
-
-
-def test_compat_brings_the_published_rewards_of_training_or_evaluation():
-    paid = [
-        travel.configured(16, "userrl", part).wish_reward for part in ("training", "evaluation")
-    ]
-    assert paid == [0.8, 0.6] and travel.configured(16).wish_reward == 0.2

@@ -98,7 +98,7 @@ def test_a_gym_of_ones_own_is_trained_on_and_measured_by_the_command(folder):
     [
         ("my_gim:gym", "there is no module 'my_gim'"),
         ("my_gym:gim", "has no 'gim'"),
-        ("my_gym:tasks", "is no record"),
+        ("my_gym:tasks", "Give a `Gym`"),
     ],
 )
 def test_a_gym_that_is_not_there_is_named_before_anything_is_made(folder, name, said):
@@ -112,7 +112,10 @@ def test_a_gym_that_is_not_there_is_named_before_anything_is_made(folder, name, 
 
 
 def test_another_package_brings_a_gym_as_an_entry_point(bar, monkeypatch):
-    monkeypatch.setattr(
-        protocol, "_installed", lambda: {"bar": EntryPoint("bar", "my_gym:gym", "humanlm.gyms")}
-    )
+    protocol._installed.cache_clear()
+    entry = EntryPoint("bar", "my_gym:gym", "humanlm.gyms")
+    with monkeypatch.context() as patched:
+        patched.setattr("importlib.metadata.entry_points", lambda group: [entry])
+        protocol._installed()
     assert "bar" in gym_names() and find_gym("bar") is bar
+    protocol._installed.cache_clear()

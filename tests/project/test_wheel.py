@@ -68,7 +68,7 @@ LINES = {
         TRAIN,
     ),
     "eval gyms": ("", 0, "results: "),
-    "data lessons": ("--lessons.quota 2", 0, "lessons.json"),
+    "data lessons": ("", 0, "lessons.json"),
     "data questions": ("gsm8k --prepare.source sums.jsonl", 0, ""),
     "serve classmates": ("model", 2, SERVE),
     "serve sandbox": ("--dry-run", 0, "contained"),

@@ -194,7 +194,7 @@ FULL = Interaction(
         (
             "completion",
             {"text": "y", "finish_reason": "eos"},
-            "finish_reason must be stop or length",
+            "Invalid enum value 'eos'",
         ),
         ("styl", "x", "has no field 'styl'"),
         ("schema_version", 9, "Update humanlm"),

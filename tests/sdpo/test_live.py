@@ -10,7 +10,7 @@ import warm
 
 from humanlm.core.basics import ConfigError, HumanLMError
 from humanlm.models.checkpoints import load_model
-from humanlm.sdpo.chat import _signal_text, _spoken_plainly, chat_command
+from humanlm.sdpo.chat import _spoken_plainly, chat_command
 from humanlm.sdpo.hindsight import Followup, read_interactions
 from humanlm.sdpo.live import RECORD, SAVED, ChatModel, LiveChat, LiveConfig, LiveSignal
 from humanlm.sdpo.method import signals
@@ -96,14 +96,6 @@ def test_what_teaches_nothing_changes_nothing_and_says_why(chat):
     assert str(lesson) == "nothing learned: follow-up too long" and same(weights(chat), before)
 
 
-def test_a_gradient_that_is_not_finite_changes_nothing_and_is_said(chat):
-    chat.say(SAID[0])
-    next(chat.loaded.model.parameters()).register_hook(lambda grad: grad * torch.nan)
-    before = weights(chat)
-    lesson, _ = chat.say(SAID[1])
-    assert "gradient is not finite" in str(lesson) and same(weights(chat), before)
-
-
 @pytest.mark.parametrize("form", ["sampled", "topk", "full"])
 def test_the_signal_that_is_kept_is_the_one_of_the_weights_before(form):
     chat = new_chat(sdpo=LiveSignal(form))
@@ -117,7 +109,7 @@ def test_the_signal_that_is_kept_is_the_one_of_the_weights_before(form):
 def test_a_session_learns_and_is_kept(tmp_path):
     sizes = "--model.name tiny --model.hidden 32 --model.layers 1 --model.heads 2"
     own = "--model.kv_heads 2 --live.learning_rate 1e-3 --live.max_tokens 10"
-    said = "Hello\nShorter, please\n/signal\nTell me more\n/quit\nnever said\n"
+    said = "Hello\nShorter, please\nTell me more\n/quit\nnever said\n"
     args = ("-m", "humanlm", "talk", "live", *sizes.split(), *own.split())
     with warm.Process(*args, "--live.out", tmp_path / "chat", stdin=said) as process:
         assert process.wait() == 0, process.stderr
@@ -141,6 +133,4 @@ def test_a_model_that_is_not_there_leaves_no_folder_and_none_is_promised(tmp_pat
 
 
 def test_a_terminal_gets_nothing_that_it_would_obey():
-    assert _signal_text([" red\x1b[2J"], [-1.0]) == "·red\ufffd[2J[-1.0]"
-    assert "\x1b" not in _signal_text(["a\x1b"], [1.0])
     assert _spoken_plainly("a\x07\nb") == "a\ufffd\nb"

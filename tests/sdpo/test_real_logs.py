@@ -107,7 +107,6 @@ def test_counts_of_the_real_files(prepared):
             "reply: no follow-up": 19,
             "reply: empty follow-up": 5,
             "kept": 143,
-            "changed: history begins after a gap": 78,
         },
     }
 

@@ -42,8 +42,6 @@ HOSTILE = [
     [
         ("words", "It's a state-of-the-art tool, e.g. for 3 people.", 9),
         ("words", "don’t", 1),
-        ("sentences", "One. Two!\nThree", 3),
-        ("sentences", "...", 0),
         ("casual", "Hey, it's cool.", 1),
         ("casual", "The committee has met.", 0),
         ("casual", "This is okay " + "word " * 29, 0.25),

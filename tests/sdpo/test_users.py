@@ -7,6 +7,7 @@ import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 from server import serving
@@ -18,6 +19,7 @@ from humanlm.clients.limits import Limits
 from humanlm.clients.protocol import STOPS, LLMError
 from humanlm.clients.providers import AnthropicClient
 from humanlm.core.basics import ConfigError, run_sync
+from humanlm.models.settings import estimate
 from humanlm.sdpo.styles import STYLES, TASTES
 from humanlm.sdpo.users import (
     MAX_FOLLOWUP,
@@ -27,7 +29,6 @@ from humanlm.sdpo.users import (
     UserConfig,
     _ChatUser,
     _style_question,
-    _user_cost,
     make_user,
 )
 
@@ -78,9 +79,6 @@ def test_to_an_empty_reply_nobody_who_reads_it_can_react(reply):
             Reaction(None, "the reply is empty", 0, user.name)
         ]
     assert not asked.requests
-
-
-# ---- mixtures
 
 
 # ---- what a chat model is asked
@@ -439,22 +437,10 @@ def test_a_curriculum_names_the_user_of_each_of_its_tastes():
 
 def test_costs_are_those_of_what_is_asked():
     config = UserConfig("anthropic/claude-haiku-4-5", style="poetic")
-    planned = _user_cost(config, 50, many(10))
-    asked = [token_estimate(_style_question(STYLES["poetic"], e, max_tokens=1)) for e in many(10)]
-    assert (planned.calls, planned.written) == (50, 50 * 128) and planned.read == pytest.approx(
-        5 * sum(asked), abs=50
-    )
-    assert planned.dollars == pytest.approx(
-        price("anthropic/claude-haiku-4-5", planned.read, planned.written)
-    )
-    assert (
-        _user_cost(
-            UserConfig("vllm/x", style="poetic", base_url="http://127.0.0.1:1/v1"), 5, []
-        ).dollars
-        is None
-    )
-    assert _user_cost(UserConfig("simulator/runs/x", persona="x"), 5, many(2))[::3] == (5, 0.0)
-    assert "none" in UserConfig("rule/short").plan(50, [])[1]
-
-
-# ---- real texts
+    requests = [_style_question(STYLES["poetic"], e, max_tokens=1) for e in many(10)]
+    read = round(50 * fmean(map(token_estimate, requests)))
+    cost = estimate("anthropic/claude-haiku-4-5", 50, read, 50 * 128)
+    assert config.plan(50, many(10))[1].endswith(str(cost))
+    unpriced = UserConfig("vllm/x", style="poetic", base_url="http://127.0.0.1:1/v1")
+    assert "price unknown" in unpriced.plan(5, many(2))[1]
+    assert len(UserConfig("rule/short").plan(50, [])) == 1

@@ -73,7 +73,7 @@ def tomi_counts(tales, policy):
     return Counter(
         kind_of(asked.text)
         for tale in tales
-        for asked in tale.asked
+        for asked in tale.questions
         if answer(tale.story, asked.text, policy).text == asked.answer
     )
 
@@ -115,7 +115,7 @@ def test_tomi_archive(tmp_path):
     path = public("tomi_balanced_story_types.zip")
     assert sha(path.read_bytes()) == FILES[path.name]
     splits = unpacked(path, tmp_path)
-    assert [sum(len(tale.asked) for tale in tales) for tales in splits.values()] == [5994] * 3
+    assert [sum(len(tale.questions) for tale in tales) for tales in splits.values()] == [5994] * 3
     tales = [tale for split in splits.values() for tale in split]
     assert not any(tale.story.unknown for tale in tales)
     assert tomi_counts(tales, "as_shipped") == {
@@ -138,7 +138,7 @@ def test_tomi_misses_are_faulty_labels_only(tmp_path):
     missed = Counter(
         asked.kind[-6:]
         for tale in tales
-        for asked in tale.asked
+        for asked in tale.questions
         if answer(tale.story, asked.text).text != asked.answer
     )
     assert missed == {"no_tom": 5994 - 4526}

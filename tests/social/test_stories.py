@@ -8,7 +8,6 @@ from itertools import islice
 import pytest
 from replay import Replay, slow_answer
 
-from humanlm.core.basics import DataError
 from humanlm.social.answers import answer, memory_answer, to_context
 from humanlm.social.generation import (
     PLANS,
@@ -31,7 +30,7 @@ def wrong(tales):
     return [
         (tale.text, asked, slow)
         for tale in tales
-        for asked, slow in zip(tale.asked, slow_answer(tale))
+        for asked, slow in zip(tale.questions, slow_answer(tale))
         if asked.answer != slow
     ]
 
@@ -78,11 +77,7 @@ def test_eager_and_lazy_beliefs_agree_up_to_the_fourth_order(family, request):
             for chain in chains(world.agents, 4)
         }
         assert {key: place for key, place in held.items() if place} == replay.held, tale.text
-        assert (
-            (world.inside, world.start) == (replay.spot, replay.begin)
-            and not tale.story.unknown
-            and not world.conflicts
-        )
+        assert (world.inside, world.start) == (replay.spot, replay.begin) and not tale.story.unknown
 
 
 def walk(rng, steps=25):
@@ -125,7 +120,7 @@ def walk(rng, steps=25):
 def test_both_simulators_agree_on_free_walks(seed):
     tale = walk(random.Random(seed))
     world, found = tale.story.world, Replay(tale.sentences, 3).held
-    assert not tale.story.unknown and not world.conflicts
+    assert not tale.story.unknown
     for (chain, thing), place in found.items():
         assert world.belief(chain, thing) == place, (tale.text, chain, thing)
     record = to_context(tale.story)
@@ -153,7 +148,7 @@ def test_memories_answer_like_the_simulator(tomi, quiet):
     orders = Counter()
     for tale in (*tomi[:400], *quiet):
         record = to_context(tale.story)
-        for asked in tale.asked:
+        for asked in tale.questions:
             question = read_question(asked.text)
             orders[question.order] += 1
             assert (
@@ -166,7 +161,7 @@ def test_memories_answer_like_the_simulator(tomi, quiet):
 def test_memories_answer_like_the_simulator_where_people_talk(hitom):
     for tale in hitom[1:120:2]:
         record = to_context(tale.story)
-        for asked in tale.asked[1:]:
+        for asked in tale.questions[1:]:
             question = read_question(asked.text)
             assert memory_answer(record, question.chain, question.object) == asked.answer, (
                 tale.text,
@@ -177,7 +172,7 @@ def test_memories_answer_like_the_simulator_where_people_talk(hitom):
 def test_perspective_equals_joint_witnessing(quiet):
     for tale in quiet[:40]:
         record = to_context(tale.story)
-        for asked in tale.asked[2:]:
+        for asked in tale.questions[2:]:
             question = read_question(asked.text)
             assert (
                 memory_answer(
@@ -228,11 +223,11 @@ def test_kinds_have_quotas(tomi, hitom):
 
 def test_tomi_stories_look_like_tomi(tomi):
     assert (
-        {len(t.asked) for t in tomi} == {6}
+        {len(t.questions) for t in tomi} == {6}
         and min(len(t.sentences) for t in tomi) >= 7
         and max(len(t.sentences) for t in tomi) <= 14
     )
-    kinds = Counter(a.kind for t in tomi for a in t.asked)
+    kinds = Counter(a.kind for t in tomi for a in t.questions)
     assert kinds["memory"] == kinds["reality"] == 1000
     assert kinds.keys() - {
         "memory",
@@ -269,7 +264,7 @@ def test_hitom_stories_have_the_planned_chapters(length):
         assert [len(group) for group in groups] == [n for n, _ in PLANS[length]]
         assert (sum(e.kind in ("claim", "tell") for e in tale.story.events) > 0) == tells
         assert len(tale.choices) == len(set(tale.choices)) == 15 and [
-            a.kind for a in tale.asked
+            a.kind for a in tale.questions
         ] == [f"order_{k}" for k in range(5)]
 
 
@@ -307,8 +302,8 @@ def test_tomi_files_without_trace(tmp_path, tomi):
     write_tomi(tmp_path / "own.txt", tomi[:3])
     (tmp_path / "own.trace").unlink()
     found = read_tomi(tmp_path / "own.txt")
-    assert [(t.sentences, [a[:2] for a in t.asked], t.kind) for t in found] == [
-        (t.sentences, [a[:2] for a in t.asked], "") for t in tomi[:3]
+    assert [(t.sentences, [a[:2] for a in t.questions], t.kind) for t in found] == [
+        (t.sentences, [a[:2] for a in t.questions], "") for t in tomi[:3]
     ]
 
 
@@ -321,17 +316,10 @@ def test_published_form_of_a_tomi_block(tmp_path):
         block + block.replace("Ira", "Tom").replace("really", "now") + "\n"
     )
     first, second = read_tomi(tmp_path / "x.txt")
-    assert first.sentences[0] == "Ira entered the barn." and second.asked == (
+    assert first.sentences[0] == "Ira entered the barn." and second.questions == (
         StoryQuestion("Where is the rope now?", "crate", ""),
     )
-    assert answer(second.story, second.asked[0].text).text == "crate"
-
-
-def test_a_trace_of_another_file_is_refused(tmp_path, tomi):
-    write_tomi(tmp_path / "x.txt", tomi[:2])
-    (tmp_path / "x.trace").write_text("memory,true_belief\n")
-    with pytest.raises(DataError, match="1 lines for 12 questions"):
-        read_tomi(tmp_path / "x.txt")
+    assert answer(second.story, second.questions[0].text).text == "crate"
 
 
 def test_hitom_rows_are_like_the_published_ones(hitom):

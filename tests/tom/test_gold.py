@@ -38,19 +38,7 @@ def hitom(n, draw):
     }
 
 
-def secret(n, draw):
-    about, one, two = draw.sample(["Ada", "Bo", "Cem", "Dora"], 3)
-    return {
-        "index": str(n),
-        "tier": "3",
-        "text": f"{about} hid a matter from work. {two} and {one} talk. {two} asks {one}.<END>"
-        f"<About: {about}, Questionee: {one}, Questioner: {two}, Topic: hiding>",
-    }
-
-
 def confaide(n, draw):
-    if n % 2 == 0:
-        return secret(n, draw)
     return {
         "index": str(n),
         "tier": "4",
@@ -80,64 +68,6 @@ def mmtom(n, draw):
     }
 
 
-def bigtom(n, draw):
-    return {
-        "index": str(n),
-        "story": f"a{n}. b. c. d. e.",
-        "aware_of_event": "s",
-        "not_aware_of_event": "t",
-        "action_aware": "u",
-        "action_not_aware": "v",
-        **{
-            f"{about}_{part}": f"{about} {part}"
-            for about in ("belief", "action")
-            for part in ("question", "answer_aware", "answer_not_aware")
-        },
-    }
-
-
-def simpletom(n, draw):
-    return {
-        "id": f"s{n // 3}_{('aware', 'action', 'judgment')[n % 3]}",
-        "story": f"story {n // 3}",
-        "question": "q",
-        "scenario_name": f"shop {n % 2}",
-        "choices": {"label": ["A", "B"], "text": ["x", "y"]},
-        "answerKey": draw.choice("AB"),
-    }
-
-
-def opentom(n, draw):
-    kind, answers = draw.choice(
-        [("location-fo", ["blue_bowl", "drawer"]), ("attitude", ["positive", "negative"])]
-    )
-    return {
-        "index": str(n),
-        "narrative": f"story {n // 3}",
-        "plot_info": {
-            "mover": "Ira",
-            "eoi": "plum",
-            "original_place": "blue_bowl",
-            "move_to_place": "drawer",
-            "observer": "Lea",
-        },
-        "question": {"type": kind, "question": f"q{n}?", "answer": draw.choice(answers)},
-    }
-
-
-def tombench(n, draw):
-    return {
-        "index": str(n),
-        "ABILITY": f"Belief: kind {n % 3}",
-        "STORY": f"story {n // 2}",
-        "QUESTION": f"q{n}?",
-        "OPTION-A": "x",
-        "OPTION-B": "y",
-        "ANSWER": draw.choice("AB"),
-        "task": "one",
-    }
-
-
 MAKE = {
     "tomi": tomi,
     "paratomi": tomi,
@@ -146,19 +76,11 @@ MAKE = {
     "confaide": confaide,
     "cobra": cobra,
     "mmtom": mmtom,
-    "bigtom": bigtom,
-    "simpletom": simpletom,
-    "opentom": opentom,
-    "tombench": tombench,
 }
 
 
 def other(value, values):
     return next(v for v in values if v != value)
-
-
-def exchanged(row, a, b):
-    return row | {a: row[b], b: row[a]}
 
 
 def fantom_other(row):
@@ -188,45 +110,6 @@ def fantom_other(row):
     }
 
 
-def confaide_other(row):
-    if row["tier"] == "3":
-        text, _, foot = row["text"].partition("<END>")
-        foot = (
-            foot.replace("Questionee", "?")
-            .replace("Questioner", "Questionee")
-            .replace("?", "Questioner")
-        )
-        return row | {"text": f"{text}<END>{foot}"}
-    return row | {"head": ", ".join(reversed(row["head"].split(",")))}
-
-
-def simpletom_other(row):
-    if "choices" not in row:
-        return exchanged(row, "answer_correct", "answer_incorrect")
-    return row | {"answerKey": other(row["answerKey"], row["choices"]["label"])}
-
-
-def bigtom_other(row):
-    for about in ("belief", "action"):
-        row = exchanged(row, f"{about}_answer_aware", f"{about}_answer_not_aware")
-    return row
-
-
-def opentom_other(row):
-    asked = row["question"]
-    return row | {
-        "question": asked
-        | {
-            "answer": other(
-                asked["answer"],
-                ["blue_bowl", "drawer"]
-                if asked["type"] == "location-fo"
-                else ["positive", "negative"],
-            )
-        }
-    }
-
-
 def hitom_other(row):
     return row | {
         "answer": other(row["answer"], [c.split(". ")[1] for c in row["choices"].split(", ")])
@@ -237,13 +120,9 @@ OTHER = {
     "tomi": lambda row: row | {"correct_answer": other(row["correct_answer"], row["cands"])},
     "fantom": fantom_other,
     "hitom": hitom_other,
-    "confaide": confaide_other,
+    "confaide": lambda row: row | {"head": ", ".join(reversed(row["head"].split(",")))},
     "cobra": lambda row: row | {"offensive_allapp": 1 - row["offensive_allapp"]},
     "mmtom": lambda row: row | {"answer": other(row["answer"], "ab")},
-    "bigtom": bigtom_other,
-    "simpletom": simpletom_other,
-    "opentom": opentom_other,
-    "tombench": lambda row: row | {"ANSWER": other(row["ANSWER"], "AB")},
 }
 OTHER["paratomi"] = OTHER["tomi"]
 LABELLED = {
@@ -251,10 +130,6 @@ LABELLED = {
     "wrong",
     "public",
     "private",
-    "questionee",
-    "questioner",
-    "about",
-    "topic",
 }  # facts that say what is right
 
 

@@ -6,14 +6,13 @@ from itertools import product
 
 import pytest
 import torch
+from loss_forms import policy_loss, token_shares
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from humanlm.models.logps import CompletionStates, chosen_logps
 from humanlm.training.losses import (
     divergence,
     in_chunks,
-    policy_loss,
-    token_shares,
 )
 
 STUDENT, TEACHER = (

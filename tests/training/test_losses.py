@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from loss_forms import policy_loss, token_shares
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from humanlm.models.checkpoints import make_model
@@ -15,8 +16,6 @@ from humanlm.training.losses import (
     divergence,
     importance,
     in_chunks,
-    policy_loss,
-    token_shares,
     token_signal,
 )
 

@@ -6,6 +6,7 @@ from itertools import product
 import pytest
 import torch
 from datasets import Dataset
+from loss_forms import policy_loss, token_shares
 
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
@@ -14,8 +15,6 @@ from humanlm.training.losses import (
     divergence,
     importance,
     in_chunks,
-    policy_loss,
-    token_shares,
     token_signal,
 )
 

@@ -9,7 +9,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from humanlm.clients.ledger import Ledger
 from humanlm.core.basics import run_sync
 from humanlm.hierarchy.composed import compose
 from humanlm.hierarchy.levels import LEVELS
@@ -176,23 +175,6 @@ def test_one_model_writes_for_one_at_a_time(loaded, examples):
 
     together = asyncio.run(both())
     assert together == [run_sync(policy.generate(rows, Sampling(seed=s))) for s in range(6)]
-
-
-def test_a_second_model_stands_in_the_ledger(loaded, examples):
-    ledger = Ledger()
-    policy, rows = (
-        ModelPolicy(*loaded, ledger=ledger, name="local/classmate"),
-        make_rows(examples[:3], HierarchyConfig(state_tokens=8), ["goal"]),
-    )
-    said = run_sync(
-        policy.generate([*rows, rows[0] | {"given": [{"type": "text", "text": "not written"}]}])
-    )
-    spent = ledger.entries["rollout", "local/classmate"]
-    assert (spent.calls, spent.tokens_in, spent.tokens_out) == (
-        3,
-        sum(len(c.prompt_ids) for c in said[:3]),
-        sum(len(c.ids) for c in said[:3]),
-    )
 
 
 def test_seeds_differ_by_run_step_row_and_copy_and_by_nothing_else():

@@ -170,7 +170,6 @@ def test_a_checkpoint_in_slices_is_merged_and_published_as_whole_weights(both, t
     from humanlm.core.commands import main as hub
     from humanlm.evaluation.answering import checkpoints_of
     from humanlm.models.checkpoints import load_model
-    from humanlm.sdpo.win_rates import _same_weights
 
     run, stage = both[1], "prefix-chaining"
     saved, steps = run / "models" / stage, checkpoints_of(run, stage)
@@ -188,7 +187,6 @@ def test_a_checkpoint_in_slices_is_merged_and_published_as_whole_weights(both, t
     assert not all(pushed[0][name].equal(end[name]) for name in end)
     asked = load_model(steps[2], device="cpu").model.state_dict()  # as comparisons load it
     assert all(asked[name].equal(pushed[0][name]) for name in end)
-    assert not _same_weights(steps[2], saved)  # or a sweep would leave it out
 
 
 def test_slices_that_nobody_can_read_are_named_with_what_helps(both, tmp_path):
@@ -340,15 +338,12 @@ def test_what_a_split_model_cannot_do_is_refused(tmp_path):
     )
 
 
-ZERO = {"ACCELERATE_USE_FSDP": "false", "ACCELERATE_USE_DEEPSPEED": "true"}
-
-
 @pytest.mark.parametrize(
     "variables, said",
     [
         ({"FSDP_VERSION": "1"}, "FSDP of version 1 is not supported"),
         ({"FSDP_VERSION": "2", "FSDP_CPU_RAM_EFFICIENT_LOADING": "true"}, "Set it to false"),
-        (ZERO | {"ACCELERATE_DEEPSPEED_ZERO_STAGE": "2"}, "ZeRO of stage 2 leaves whole weights"),
+        ({"ACCELERATE_USE_DEEPSPEED": "true"}, "DeepSpeed is not supported"),
         ({"FSDP_VERSION": "2"}, None),
     ],
 )
@@ -387,25 +382,6 @@ def test_the_files_for_accelerate_are_read_by_its_own_loader_and_ask_for_what_th
             and shards()
             and sharding_faults() == []
         )
-
-
-def test_the_file_for_zero3_is_read_by_accelerates_own_loader_and_asks_for_what_it_says(
-    monkeypatch,
-):
-    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
-    from accelerate.utils.launch import prepare_deepspeed_cmd_env
-
-    file = str(ROOT / "configs" / "engines" / "accelerate-8-zero3.yaml")
-    args, *_ = _validate_launch_command(
-        launch_command_parser().parse_args(
-            ["--config_file", file, "--main_process_port", "0", "-m", "humanlm.train"]
-        )
-    )
-    args.deepspeed_fields_from_accelerate_config = ""
-    for name, value in prepare_deepspeed_cmd_env(args)[1].items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("WORLD_SIZE", "8")
-    assert args.num_processes == 8 and shards() == "DeepSpeed" and sharding_faults() == []
 
 
 SDPO = {

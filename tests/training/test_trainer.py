@@ -1,14 +1,11 @@
 """What reaches the loss, what is left out of it, and how a run of the trainer stops and goes on."""
 
-import asyncio
 import copy
 import itertools
 import math
-import random
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,7 +22,7 @@ from humanlm.hierarchy.levels import Hierarchy
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening
 from humanlm.models.checkpoints import add_adapter, load_model, make_model, save_model
 from humanlm.models.config import ModelConfig
-from humanlm.models.generation import generate, written_by
+from humanlm.models.generation import generate
 from humanlm.models.logps import token_logps
 from humanlm.rewards.judges import RuleJudge
 from humanlm.rewards.reward import AlignmentReward, requests_by_row
@@ -38,10 +35,9 @@ from humanlm.training.checkpoints import (
 )
 from humanlm.training.method import Method
 from humanlm.training.options import TrainerError, trainer_args
-from humanlm.training.policy import LentEngine
 from humanlm.training.rollouts import single_turn
 from humanlm.training.sampling import Sampling, group_index, repeat_rows
-from humanlm.training.shares import generated_tokens, scored_in_parts
+from humanlm.training.shares import generated_tokens
 from humanlm.training.trainer import MethodTrainer
 
 EXAMPLES = sample_examples()[:6]
@@ -662,14 +658,8 @@ def test_a_stopped_run_leaves_its_map_too(made, tmp_path):
 class StandInEngine:
     "What TRL's vLLM engine offers, played by the model itself"
 
-    max_completion_length, generation_kwargs, model, temperature, top_k, top_p = (
-        9,
-        {"stop": ["###"]},
-        None,
-        1.0,
-        0,
-        1.0,
-    )
+    max_completion_length, generation_kwargs = 9, {"stop": ["###"]}
+    temperature, top_k, top_p = 1.0, 0, 1.0
 
     def __init__(self, trainer):
         self.trainer, self.asked, self.synced = trainer, [], 0
@@ -683,15 +673,14 @@ class StandInEngine:
         assert prompts == [p for p in groups for _ in range(num_generations)], (
             "vLLM's server answers whole groups"
         )
-        with written_by(None):
-            found = generate(
-                self.model or self.trainer.model,
-                self.trainer._tokenizer,
-                prompts,
-                self.max_completion_length,
-                temperature=self.temperature,
-                seed=len(self.asked),
-            )
+        found = generate(
+            self.trainer.model,
+            self.trainer._tokenizer,
+            prompts,
+            self.max_completion_length,
+            temperature=self.temperature,
+            seed=len(self.asked),
+        )
         return prompts, [c.ids for c in found], [[[lp] for lp in c.logps] for c in found], None
 
 
@@ -710,63 +699,6 @@ def test_the_vllm_engine_gets_caps_and_stop_strings_and_its_logps_reach_the_loss
     assert all(len(x.logps) == len(x.completion_ids) for x in t.trajectories)
     assert any("sampling" in name for name in t.state.log_history[0]), (
         "TRL compares vLLM's log-probabilities with the model's"
-    )
-
-
-@pytest.fixture
-def lent(made, tmp_path):
-    "An engine that a trainer leaves to the models of a run"
-    engine = StandInEngine(SimpleNamespace(model=None, _tokenizer=made.tokenizer))
-    for name in ("base", "trained", "../elsewhere"):
-        save_model(made.model, made.tokenizer, tmp_path / "models" / name)
-    return (
-        engine,
-        LentEngine(engine, tmp_path / "models"),
-        lambda name: load_model(tmp_path / "models" / name),
-    )
-
-
-PROMPTS, CAPS, STOPS = (
-    [[5, 6], [7], [8, 9, 10], [11], [12]],
-    [4, 7, 4, 4, 7],
-    [("a", "b"), (), ("a", "b"), ("a", "b"), ()],
-)
-
-
-def test_a_lent_engine_writes_what_models_are_asked_with_the_caps_and_stop_strings_of_each(
-    lent,
-):
-    engine, lent_engine, model = lent
-    base, trained, other = (model(name) for name in ("base", "trained", "../elsewhere"))
-
-    def greedy():
-        return [
-            (c.ids, c.text, c.finish) for c in generate(*base, PROMPTS, CAPS, STOPS, temperature=0)
-        ]
-
-    plain = greedy()
-    with written_by(lent_engine):
-        assert greedy() == plain and greedy() == plain
-        assert (
-            engine.asked == [(4, {"stop": ["a", "b"]}), (7, {"stop": []})] * 2
-            and engine.synced == 1
-            and engine.model is base.model
-        )
-        generate(*trained, PROMPTS)
-        assert engine.synced == 2 and engine.model is trained.model and len(engine.asked) == 5
-        (
-            generate(*other, PROMPTS),
-            generate(*trained, PROMPTS, no_repeat_ngram=2),
-            generate(*trained, []),
-        )
-    generate(*base, PROMPTS)
-    assert len(engine.asked) == 5, (
-        "a model of another place, a ban, nothing to write, and what comes after are ours"
-    )
-    assert (engine.max_completion_length, engine.generation_kwargs, engine.temperature) == (
-        9,
-        {"stop": ["###"]},
-        1.0,
     )
 
 
@@ -813,14 +745,9 @@ def test_checkpoints_that_nobody_asked_for_end_a_cycle(tmp_path, options, every)
     assert args.save_steps == every
 
 
-@pytest.mark.parametrize(
-    "setting, asked", [("trainer.save_steps", {}), ("run.validate", {"validate": 5})]
-)
-def test_a_checkpoint_within_a_cycle_is_refused_by_the_name_of_its_setting(
-    tmp_path, setting, asked
-):
-    with pytest.raises(TrainerError, match=setting):
-        trainer_args({"num_iterations": 2, "save_steps": 5}, tmp_path, 2, 4, 100, 9, **asked)
+def test_a_checkpoint_within_a_cycle_is_refused_by_the_name_of_its_setting(tmp_path):
+    with pytest.raises(TrainerError, match="trainer.save_steps"):
+        trainer_args({"num_iterations": 2, "save_steps": 5}, tmp_path, 2, 4, 100, 9)
 
 
 # ---- what other systems ask of the seam
@@ -914,53 +841,6 @@ def test_under_an_adapter_the_reference_is_its_start_on_the_same_weights_and_no_
         == ["adapter_model.safetensors"]
         and not (saved / "ref").exists()
     )
-
-
-@pytest.mark.numbers
-def test_a_step_in_parts_is_scored_on_the_way_with_groups_and_records_as_in_one(made, tmp_path):
-    noted, rows = (
-        [],
-        [row | {"row_id": f"{row['row_id']}/{i}"} for i, row in enumerate(ROWS[:4] * 3)],
-    )
-
-    class Slow(EvenTokens):
-        async def __call__(self, trajectories):
-            noted.append(f"scores {len(trajectories)}")
-            await asyncio.sleep(0.01)
-            return await super().__call__(trajectories)
-
-    async def writes(rows, policy):
-        found = await single_turn()(rows, policy)
-        noted.append(f"wrote {len(rows)}")
-        return found
-
-    t = trainer(
-        made,
-        Method(scored_in_parts(writes, Slow(), 2, 4), by_group, Slow()),
-        tmp_path,
-        steps=3,
-        rows=rows,
-        prompts=4,
-        records=tmp_path / "said",
-    )
-    t.train()
-    assert noted == ["wrote 8", "scores 8", "wrote 8", "scores 8"] * 3, (
-        "the first half is with the judge while the second is written"
-    )
-    said = load_trajectories(tmp_path / "said")
-    assert len({x.id for x in said}) == len(said) == 48 and sorted({x.group for x in said}) == [
-        0,
-        1,
-        2,
-        3,
-    ]
-    for step, group in {(x.step, x.group) for x in said}:
-        own = [x for x in said if (x.step, x.group) == (step, group)]
-        values = np.array([np.mean(np.array(x.completion_ids) % 2 == 0) for x in own])
-        assert len(own) == 4 and len({x.row_id for x in own}) == 1
-        assert [x.advantage for x in own] == pytest.approx(
-            group_advantages(torch.tensor(values), torch.zeros(4)).tolist(), abs=1e-5
-        )
 
 
 # ---- tensors and losses of a method
@@ -1097,51 +977,6 @@ def test_a_teacher_follows_every_step_of_the_optimiser_and_a_resume(made, tmp_pa
     again, _ = run("b", str(tmp_path / "a" / "checkpoint-2"))
     for name, weights in teacher.weights.items():
         assert torch.equal(weights, again.weights[name])
-
-
-# ---- measuring on the way
-
-
-def test_the_best_checkpoint_counts_and_is_never_removed(made, tmp_path):
-    values, seen = iter([0.2, 0.9, math.nan, 0.4]), []
-
-    def measure(model, tokenizer):
-        seen.append(copy.deepcopy(model.state_dict()))
-        torch.rand(3), np.random.rand(), random.random()
-        return next(values)
-
-    def run(out, **kw):
-        return MethodTrainer(
-            copy.deepcopy(made.model),
-            made.tokenizer,
-            Method(single_turn(), by_group, EvenTokens()),
-            (ROWS * 4)[:16],
-            trainer_args(
-                {"learning_rate": 1e-2, "save_total_limit": 1},
-                tmp_path / out,
-                2,
-                4,
-                8,
-                9,
-                3,
-                **kw.pop("args", {}),
-            ),
-            **kw,
-        )
-
-    t = run("a", args={"validate": 2}, measure=measure)
-    t.train()
-    plain = run("b")
-    plain.train()
-    assert losses(t) == losses(plain), "measuring changes nothing about the training"
-    assert [
-        row["eval_validation"] for row in t.state.log_history if "eval_validation" in row
-    ] == pytest.approx([0.2, 0.9, math.nan, 0.4], nan_ok=True)
-    assert t.state.best_global_step == 4 and {
-        p.name for p in (tmp_path / "a").glob("checkpoint-*")
-    } >= {"checkpoint-4"}
-    for name, weights in t.model.state_dict().items():
-        assert torch.equal(weights, seen[1][name])
 
 
 # ---- tokens of second models
