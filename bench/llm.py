@@ -14,7 +14,6 @@ less. Targets: without a cache at least 90 % of the plain SDK's requests per sec
 one at least 75 % and at most 1 ms of our own; a warm one sends nothing.
 
 The second table has a service that allows 40 requests per second and refuses more with 429.
-Target: a client that was told so is refused nothing and takes the time that the limit allows.
 """
 
 import argparse
@@ -152,7 +151,7 @@ def throughput_row(clocks, base):
 
 
 def limited(server):
-    "A service with a limit, met by clients that know it and by one that does not"
+    "A service with a limit, which says how long to wait, or does not"
     print(
         f"\n{LIMITED} requests to a service that allows {RATE} per second: ideal "
         f"{(LIMITED - 1) / RATE:.1f} s\n"
@@ -160,14 +159,11 @@ def limited(server):
     print(f"{'':32} {'seconds':>8} {'refused (429)':>14} {'busiest second':>15}  answered")
     many = {"attempts": 50, "backoff": 0.1, "longest_wait": 1.0, "breaker": 0}
     arms = {
-        "told: requests_per_minute": Limits(concurrency=16, requests_per_minute=60 * RATE),
-        "not told, 429 with Retry-After": Limits(16, **many),
-        "not told, 429 without": Limits(16, **many),
+        "429 with Retry-After": Limits(16, **many),
+        "429 without": Limits(16, **many),
     }
     for name, limits in arms.items():
-        server.configure(
-            rate=RATE, burst=2, latency=0.02, retry_after=name != "not told, 429 without"
-        )
+        server.configure(rate=RATE, burst=2, latency=0.02, retry_after=name != "429 without")
         server.reset()
         start = time.perf_counter()
         replies = asyncio.run(

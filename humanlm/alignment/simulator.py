@@ -84,12 +84,9 @@ class _RowWriter:
         return await self._batches.get().add((row, sampling))
 
     def _answers(self, batch):
-        "Answer (row, sampling) pairs; where they fail together, each by itself"
-        try:
-            with self._lock:
-                return self._written(batch)
-        except Exception as e:
-            return [self._answers([one])[0] for one in batch] if len(batch) > 1 else [e]
+        "Answer (row, sampling) pairs"
+        with self._lock:
+            return self._written(batch)
 
     def _written(self, batch):
         kinds, answers = defaultdict(list), [[] for _ in batch]

@@ -107,7 +107,8 @@ class DiskCache:
         folder: str | Path,  # holds one file, made on first use
         keep_unusable: bool = False,  # store answers that failed the asker's check, too
     ):
-        self.keep_unusable, self._flights = keep_unusable, PerLoop(dict)
+        self.keep_unusable = keep_unusable
+        self._locks = PerLoop(weakref.WeakValueDictionary)  # of questions under way
         self.replies = _ReplyFile(Path(folder).expanduser() / "replies.sqlite")
 
     async def __call__(
@@ -117,33 +118,18 @@ class DiskCache:
         ask: Callable[[], Awaitable[ChatReply]],  # asks the model
     ) -> ChatReply:
         "Answer from disk or ask"
-        key, flights = request_key(request, name), self._flights.get()
-        while not (reply := self.replies.find(key)):
-            if key not in flights:
-                return await self._fly(flights, key, name, ask)
-            if error := await asyncio.shield(flights[key]):
-                raise error
-        return reply
-
-    async def _fly(self, flights, key, name, ask):
-        "Ask and store while others wait"
-        flight, error = asyncio.get_running_loop().create_future(), None
-        flights[key] = flight
-        try:
-            reply = await ask()
+        key = request_key(request, name)
+        async with self._locks.get().setdefault(key, asyncio.Lock()):
+            if reply := self.replies.find(key):
+                return reply
+            try:
+                reply = await ask()
+            except LLMError as e:
+                if self.keep_unusable and e.kind == "bad answer":
+                    self.replies.add(key, name, ChatReply(e.raw, e.usage, e.finish))
+                raise
             self.replies.add(key, name, reply)
             return reply
-        except CacheError as e:
-            error = e
-            raise
-        except LLMError as e:
-            error = None if e.kind in ("over budget", "unknown price") else e  # the asker's alone
-            if self.keep_unusable and e.kind == "bad answer":
-                self.replies.add(key, name, ChatReply(e.raw, e.usage, e.finish))
-            raise
-        finally:
-            del flights[key]
-            flight.set_result(error)
 
 
 def cache_size(cache: DiskCache) -> int:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from .ledger import FREE, Ledger, counted, price, price_advice, reserve, worst_cost
-from .limits import Breaker, Limits, Pace, PerLoop, in_turn
+from .limits import Breaker, Limits, PerLoop, in_turn, side_by_side
 from .protocol import ChatReply, ChatRequest, LLMError, Usage, read_reply
 from ..core.basics import near_miss, shorten
 
@@ -52,10 +52,7 @@ class Client:
         self.ledger = Ledger() if ledger is None else ledger
         self._slots = PerLoop(lambda: asyncio.Semaphore(self.limits.concurrency))
         self._breaker = Breaker(name, self.limits, sleep)
-        per_minute = self.limits.requests_per_minute
-        self._pace = Pace(per_minute) if per_minute else None
         self._paused_until = 0.0  # on the clock of time.monotonic, as `Retry-After` asked
-        self._queue = PerLoop(asyncio.Lock)
 
     def open(self):
         "Get ready for the first question: what takes its time here is not on an attempt's clock"
@@ -89,30 +86,19 @@ class Client:
         "Give provider/model"
         return f"{self.name.partition('/')[0]}/{model}" if model else self.name
 
-    async def _wait(self, until):
-        now = time.monotonic()
-        while (until := max(until, self._paused_until)) > now:
-            await self.sleep(until - now)
-            now = max(time.monotonic(), until)
-
 # %% ../../nbs/clients/05_client.ipynb #_once
-async def _once(client: Client, request):
+async def _billed(client: Client, request, name, worst, charge):
+    if not name.startswith(FREE):
+        charge(Usage(1, cost=worst))  # as long as nobody knows better
     try:
         async with asyncio.timeout(client.limits.timeout):
-            return await client.send(request)
+            reply = await client.send(request)
     except TimeoutError:
         raise LLMError(
             "timeout",
             f"{client.name} gave no answer within {client.limits.timeout:g} s. "
             "Raise the timeout or lower the concurrency.",
         ) from None
-
-
-async def _billed(client, request, name, worst, charge):
-    if not name.startswith(FREE):
-        charge(Usage(1, cost=worst))  # as long as nobody knows better
-    try:
-        reply = await _once(client, request)
     except LLMError as e:
         if not e.billed:
             charge(Usage())
@@ -120,13 +106,6 @@ async def _billed(client, request, name, worst, charge):
     usage = counted(reply, request, name)
     charge(usage)
     return replace(reply, model=name, usage=usage)
-
-# %% ../../nbs/clients/05_client.ipynb #_wait
-async def _turn(client: Client, until):
-    await client._wait(until)
-    if client._pace:
-        async with client._queue.get():
-            await client._wait(client._pace.book(time.monotonic()))
 
 # %% ../../nbs/clients/05_client.ipynb #token_estimate
 def token_estimate(request: ChatRequest) -> int:
@@ -140,7 +119,10 @@ def _tokens(chars):
 
 # %% ../../nbs/clients/05_client.ipynb #_attempt
 async def _attempt(client: Client, request, name, until):
-    await _turn(client, until)
+    now = time.monotonic()
+    while (until := max(until, client._paused_until)) > now:
+        await client.sleep(until - now)
+        now = max(time.monotonic(), until)
     worst = worst_cost(request, name)
     if worst is None and client.ledger.budget is not None:
         raise LLMError("unknown price", f"A budget needs the price of {name}. {price_advice(name)}")
@@ -159,8 +141,8 @@ async def _ask(client: Client, request, name) -> ChatReply:
                 raise
             until = time.monotonic() + client.limits.wait(attempt, e.wait)
             if e.kind == "rate limit" and e.wait:
-                asked = min(e.wait, client.limits.longest_wait)
-                client._paused_until = max(client._paused_until, time.monotonic() + asked)
+                pause = min(e.wait, client.limits.longest_wait)
+                client._paused_until = max(client._paused_until, time.monotonic() + pause)
     raise AssertionError("there is at least one attempt")
 
 # %% ../../nbs/clients/05_client.ipynb #_usable
@@ -198,23 +180,20 @@ def _join(replies):
         replies[0],
         usage=sum((r.usage for r in replies), Usage()),
         finish=ends[0] if ends else "stop",
-        attempts=max(r.attempts for r in replies),
         texts=tuple(r.text for r in replies),
         parsed=tuple(r.parsed for r in replies),
-        latency=max(r.latency for r in replies),
     )
 
 # %% ../../nbs/clients/05_client.ipynb #_several
 async def _several(client: Client, request, name, check):
-    "Ask once for each answer, side by side; a failure shows when all have ended"
-    one = replace(request, n=1)
-    seeds = [None if one.seed is None else one.seed + i for i in range(request.n)]
-    calls = [_answer(client, replace(one, seed=seed), name, check) for seed in seeds]
-    replies = await asyncio.gather(*calls, return_exceptions=True)
-    for failure in replies:
-        if isinstance(failure, BaseException):
-            raise failure
-    return _join(replies)
+    "Ask once for each answer, side by side"
+    seeds = [None if request.seed is None else request.seed + i for i in range(request.n)]
+    async with side_by_side() as group:
+        tasks = [
+            group.create_task(_answer(client, replace(request, n=1, seed=seed), name, check))
+            for seed in seeds
+        ]
+    return _join([task.result() for task in tasks])
 
 # %% ../../nbs/clients/05_client.ipynb #_answer
 async def _answer(client: Client, request, name, check):

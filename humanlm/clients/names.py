@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from .client import ChatClient, ScriptedClient
-from .ledger import FREE, read_list
+from .ledger import FREE
 from .protocol import ChatReply, ChatRequest, LLMError, chat, setting
 from humanlm.clients.providers import (
     AnthropicClient,
@@ -53,10 +53,7 @@ def vllm_client(
 
 def _vllm_address(model, base_url):
     "Find the server of a model; `LLMError` if there is none"
-    path, line = setting("HUMANLM_SERVERS"), "'my-model: http://127.0.0.1:8000/v1'"
-    listed = {} if base_url else read_list(path, "missing address", str, line)
-    address = base_url or listed.get(model)
-    address = address or setting("VLLM_BASE_URL") or setting("OPENAI_BASE_URL")
+    address = base_url or setting("VLLM_BASE_URL") or setting("OPENAI_BASE_URL")
     if not address and is_up(f"{USUAL}/models"):
         address = USUAL
         warnings.warn(f"vllm/{model} is asked at {USUAL}, where a server answers.")
@@ -64,8 +61,7 @@ def _vllm_address(model, base_url):
         raise LLMError(
             "missing address",
             f"No server for vllm/{model}: none answers at {USUAL}. "
-            f"Start one by `vllm serve {model}`, or name its address in VLLM_BASE_URL."
-            f"{near_miss(model, listed) if listed else ''}",
+            f"Start one by `vllm serve {model}`, or name its address in VLLM_BASE_URL.",
         )
     return address
 

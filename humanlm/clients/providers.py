@@ -14,7 +14,7 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -111,47 +111,26 @@ def _openai_reply(
 ) -> ChatReply:
     "Read a completion; raise `LLMError` if it is not one"
     try:
-        messages = [choice["message"] for choice in body["choices"]]
-        texts = tuple(_text(m.get("content")) or _text(m.get("refusal")) for m in messages)
-        first = texts[0]
-        ends = [end for end in map(_openai_finish, body["choices"]) if end != "stop"]
+        choices = [(choice["message"], choice.get("finish_reason")) for choice in body["choices"]]
+        texts = tuple(_text(m.get("refusal") or m.get("content")) for m, _ in choices)
+        ends = ["refusal" if m.get("refusal") else _FINISH.get(end, "other") for m, end in choices]
         usage = _usage(body, "prompt_tokens", "completion_tokens")
+        return ChatReply(
+            texts[0],
+            usage,
+            next((end for end in ends if end != "stop"), "stop"),
+            texts=texts if len(texts) > 1 else (),
+            extra=body.get("humanlm"),  # by a server of ours, beside the text
+        )
     except (AttributeError, LookupError, TypeError):
         raise malformed(body, name) from None
-    said = body.get("humanlm")  # by a server of ours, beside the text
-    return ChatReply(
-        first,
-        usage,
-        (ends or ["stop"])[0],
-        texts=texts if len(texts) > 1 else (),
-        extra=said if isinstance(said, dict) else None,
-    )
 
 # %% ../../nbs/clients/06_providers.ipynb #_FINISH
-def _parts(content):
-    return content if isinstance(content, list) else [content]
-
-
 def _text(content):
     "Join the texts of an answer, without its thoughts; halves of characters become '?'"
-    texts = [_part_text(part) if isinstance(part, dict) else part for part in _parts(content)]
-    if not all(isinstance(text, str | None) for text in texts):
-        raise TypeError("no text")
-    return "".join(text or "" for text in texts).encode("utf-8", "replace").decode()
-
-
-def _part_text(part):
-    kind = "thought" if part.get("thought") else part.get("type", "text")
-    if kind in ("text", "output_text", "refusal"):
-        text = part["text" if "text" in part else "refusal"]
-        return text["value"] if isinstance(text, dict) else text
-
-
-def _openai_finish(choice):
-    message = choice["message"]
-    parts = [message, *(p for p in _parts(message.get("content")) if isinstance(p, dict))]
-    refused = any(part.get("refusal") for part in parts)
-    return "refusal" if refused else _FINISH.get(str(choice.get("finish_reason")).lower(), "other")
+    parts = content if isinstance(content, list) else [{"text": "" if content is None else content}]
+    texts = [part["text"] for part in parts if part.get("type", "text") == "text"]
+    return "".join(texts).encode("utf-8", "replace").decode()
 
 
 def _usage(body, *names):
@@ -167,18 +146,12 @@ _FINISH = {
     "stop": "stop",
     "end_turn": "stop",
     "stop_sequence": "stop",
-    "eos": "stop",
-    "eos_token": "stop",
     "length": "length",
     "max_tokens": "length",
-    "model_length": "length",
     "model_context_window_exceeded": "length",
     "refusal": "refusal",
     "content_filter": "refusal",
-    "safety": "refusal",
 }
-# ends of an answer that the server broke off
-_BROKEN = ("error", "abort", "cancelled", "network_error", "insufficient_system_resource")
 
 # %% ../../nbs/clients/06_providers.ipynb #retry_after
 def _retry_after(
@@ -215,32 +188,21 @@ def _status_kind(status, words):
 _NO_CREDIT = re.compile(
     r"insufficient.{0,3}(?:quota|credit|balance|funds)|credit balance|billing_", re.I
 )
-_STATUSES = {  # words in the code of a failure → the status that says the same
-    r"auth|api.?key|permission|forbidden": 401,
-    r"rate.?limit|too.?many|exhausted": 429,
-    r"invalid|bad.?request|not.?found|context|too.?large|unsupported|filter|policy": 400,
-    "": 500,
-}
 
 
 def _check_failure(body: dict, name: str):
     "Raise `LLMError` where a body with status 200 holds a failure"
-    for part in (body, *_parts(body.get("choices"))):
-        if not isinstance(part, dict):
-            continue
-        end = str(part.get("finish_reason", part.get("stop_reason"))).lower()
+    choices = body.get("choices")
+    parts = [body, *(choices if isinstance(choices, list) else ())]
+    for part in (part for part in parts if isinstance(part, dict)):
         failure = part if part.get("object") == "error" else part.get("error")
-        failure = failure or (end if end in _BROKEN else None)
-        if failure:
-            fields = failure if isinstance(failure, dict) else {"code": failure}
-            code = " ".join(str(fields.get(field)) for field in ("code", "type", "status"))
-            message = str(fields.get("message") or code)
-            number = re.search(r"\b[45]\d\d\b", code)
-            status = next(n for words, n in _STATUSES.items() if re.search(words, code, re.I))
-            status = int(number[0]) if number else status
+        if failure or part.get("finish_reason") == "error":
+            code = failure.get("code") if isinstance(failure, dict) else failure
+            number = re.search(r"\b[45]\d\d\b", str(code))
+            status = int(number[0]) if number else 500
             raise LLMError(
-                _status_kind(status, f"{code} {message}"),
-                f"{name} answered with a failure: {shorten(redact(message), 200)}",
+                _status_kind(status, str(failure)),
+                f"{name} answered with a failure: {shorten(redact(failure), 200)}",
                 status,
             )
 
@@ -257,33 +219,17 @@ def _provider_error(
     headers = getattr(getattr(error, "response", None), "headers", {})
     kind = _kind(error, status)
     sent = not _UNSENT.match(type(error.__cause__).__name__)
+    url = getattr(getattr(error, "request", None), "url", None)
+    where = f" at {url_origin(str(url))}{url.path}" if url else ""
+    why = f" ({shorten(redact(error.__cause__), 120)})" if error.__cause__ else ""
+    what = f"answered {status}" if status else f"could not be asked{where}"
     return LLMError(
         kind,
-        f"{name} {_detail(error, kind, status)}",
+        f"{name} {what}: {shorten(redact(error), 200)}{why}",
         status,
         _retry_after(headers.get("retry-after")),
         billed=sent and kind in ("timeout", "connection", "malformed"),
     )
-
-# %% ../../nbs/clients/06_providers.ipynb #_detail
-def _detail(error, kind, status):
-    "Say what happened, and where"
-    message = shorten(redact(error), 200)
-    if 300 <= (status or 0) < 400:
-        target = urljoin(str(error.request.url), error.response.headers.get("location", ""))
-        where = urlsplit(target).netloc.rpartition("@")[2]
-        return (
-            f"answered {status}, a redirect to {shorten(where)}, which is not "
-            "followed. Name that address, if you trust it."
-        )
-    if status:
-        return f"answered {status}: {message}"
-    if kind == "bad request":
-        return f"cannot be asked this, since it cannot be written as JSON: {message}."
-    why = f" ({shorten(redact(error.__cause__), 120)})" if error.__cause__ else ""
-    url = getattr(getattr(error, "request", None), "url", None)
-    where = f" at {url_origin(str(url))}{url.path}" if url else ""
-    return f"could not be asked{where}: {message}{why}"
 
 # %% ../../nbs/clients/06_providers.ipynb #guarded
 MOST_BYTES = 8_000_000  # of an answer
@@ -341,9 +287,9 @@ async def post(
     try:
         response = await sdk.post(path, body=body, cast_to=Response)
     except (failure, Unreadable, ValueError, TypeError) as e:
-        for found in (e, e.__cause__):  # one SDK wraps it, one does not
-            if isinstance(found, Unreadable):
-                raise LLMError("malformed", f"{name} {found}") from None
+        for cause in (e, e.__cause__):  # one SDK wraps it, one does not
+            if isinstance(cause, Unreadable):
+                raise LLMError("malformed", f"{name} {cause}") from None
         raise _provider_error(e, name) from None
     answer = _read_body(response.content, name)
     _check_failure(answer, name)
@@ -394,16 +340,16 @@ addresses: dict[str, tuple[str, str]] = {
 
 def provider_address(
     provider: str,  # one of `addresses`
-    given: str | None = None,  # the address that settings name
+    base_url: str | None = None,  # the address that settings name
 ) -> str:
     "Give the address that a provider's key may go to: its own, or what the user's variable says"
-    own, key = addresses[provider]
+    home, key = addresses[provider]
     variable = f"{key.removesuffix('_API_KEY')}_BASE_URL"
-    chosen = _checked_url(given or setting(variable) or own)
-    if url_origin(chosen) not in [url_origin(url) for url in (own, setting(variable)) if url]:
+    chosen = _checked_url(base_url or setting(variable) or home)
+    if url_origin(chosen) not in [url_origin(url) for url in (home, setting(variable)) if url]:
         raise LLMError(
             "missing address",
-            f"{key} belongs to {urlsplit(own).hostname}, and base_url names {url_origin(chosen)}. "
+            f"{key} belongs to {urlsplit(home).hostname}, and base_url names {url_origin(chosen)}. "
             f"Set {variable} to send it there, or choose vllm/NAME, which has a key of its own.",
         )
     return chosen
@@ -428,8 +374,13 @@ class _SDKClient(Client):
 
     sdk = client_class = ""  # module, and its class of asynchronous clients
 
-    def _reach(self, provider, base_url, key):
-        self.base_url, self._key, self.server = base_url, key, _other_server(provider, base_url)
+    def __init__(self, provider: str, model: str, base_url: str | None, **options):
+        super().__init__(f"{provider}/{model}", **options)
+        if provider in addresses:
+            url, key = provider_address(provider, base_url), _key(addresses[provider][1])
+        else:
+            url, key = _checked_url(base_url or ""), _key("VLLM_API_KEY", default="none")
+        self.base_url, self._key, self.server = url, key, _other_server(provider, url)
         if not find_spec(self.sdk):
             optional(self.sdk)  # said now, not once for every question
         self._sdk = PerLoop(self._connect)
@@ -464,13 +415,10 @@ class OpenAIClient(_SDKClient):
         provider: str = "openai",  # one of `addresses`; any other is a server of your own
         **options,  # as for `Client`
     ):
-        super().__init__(f"{provider}/{model}", **options)
+        super().__init__(provider, model, base_url, **options)
         self.official, own = provider == "openai", provider not in addresses
         self.takes_n = self.takes_schema = self.official or own  # of the others some models do
         self.takes_extra, self.takes_prefill = None if own else (), own
-        url = _checked_url(base_url or "") if own else provider_address(provider, base_url)
-        key = _key("VLLM_API_KEY", default="none") if own else _key(addresses[provider][1])
-        self._reach(provider, url, key)
 
     async def send(self, request: ChatRequest) -> ChatReply:
         from openai import OpenAIError
@@ -536,9 +484,7 @@ class AnthropicClient(_SDKClient):
         base_url: str | None = None,  # None = as `provider_address` says
         **options,  # as for `Client`
     ):
-        super().__init__(f"anthropic/{model}", **options)
-        url = provider_address("anthropic", base_url)
-        self._reach("anthropic", url, _key("ANTHROPIC_API_KEY"))
+        super().__init__("anthropic", model, base_url, **options)
 
     async def send(self, request: ChatRequest) -> ChatReply:
         from anthropic import AnthropicError

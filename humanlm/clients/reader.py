@@ -87,26 +87,23 @@ class _Reading(NamedTuple):
     value: dict | None  # None: it cannot be read
     end: int
     why: str = ""  # it cannot be read
-    inside: bool = False  # it stands inside one that cannot
 
 # %% ../../nbs/clients/01_reader.ipynb #_REASONED
 _QUOTED = re.compile(r'[^{}"]*+"[^{}]*+\}')
 
 
-def _read_object(text: str, start: int, inside: bool = False) -> _Reading:
-    "Read the object that begins at `start`; inside another one it is not repaired"
+def _read_object(text: str, start: int) -> _Reading:
+    "Read the object that begins at `start`"
     why = ""
     try:
         value, end = _DECODER.raw_decode(text, start)
     except (ValueError, RecursionError) as e:
-        if inside:
-            return _Reading(None, start, "", inside)
         end, why = _extent(text, start)
         value = None if why or end - start > _LONGEST else _repaired(text[start:end])
         why = why or ("" if value is not None else f"it is no JSON: {shorten(e)} ({_UNESCAPED})")
     if value is not None and _QUOTED.match(text, end):
-        return _Reading(None, len(text), _UNESCAPED, inside)
-    return _Reading(value, end, why, inside)
+        return _Reading(None, len(text), _UNESCAPED)
+    return _Reading(value, end, why)
 
 # %% ../../nbs/clients/01_reader.ipynb #_START
 _START = re.compile(
@@ -120,21 +117,19 @@ _REASONED = re.compile(r"</(?:think|thinking|thought|reasoning)>", re.I)
 
 def _objects(text: str) -> list[_Reading]:
     "Read the objects in `text`, in order"
-    readings, pos, inside = [], 0, 0
+    readings, pos = [], 0
     while start := _START.search(text, pos):
         pos = start.end()
         if start[1]:
-            readings, inside = [], 0
+            readings = []
         elif start[0] != "{":
             closer = _REASONED.search(text, pos)
             pos = closer.start() if closer else len(text)
         else:
-            reading = _read_object(text, start.start(), start.start() < inside)
-            if reading.value is not None:
-                pos = reading.end
-            elif reading.end == len(text) and _REASONED.search(text, pos):
+            reading = _read_object(text, start.start())
+            if reading.value is None and reading.end == len(text) and _REASONED.search(text, pos):
                 continue  # a thought
-            inside = max(inside, reading.end)
+            pos = reading.end
             readings.append(reading)
     return readings
 
@@ -142,7 +137,7 @@ def _objects(text: str) -> list[_Reading]:
 def read_json(
     text: str,  # what a model wrote
 ) -> Iterator[dict]:
-    "Yield the JSON objects in `text`, outermost first; of a broken one the objects inside it"
+    "Yield the JSON objects in `text`"
     yield from (reading.value for reading in _objects(text) if reading.value is not None)
 
 # %% ../../nbs/clients/01_reader.ipynb #_validator
@@ -205,7 +200,7 @@ def read_answer(
     schema: dict | None = None,  # JSON schema of an object; None: any object
 ) -> dict:
     "Give the one object in `text` that follows `schema`; `ValueError` where others rival it"
-    readings, answers, rivals, wrong = [r for r in _objects(text) if not r.inside], [], 0, ""
+    readings, answers, rivals, wrong = _objects(text), [], 0, ""
     for reading in readings[:_OBJECTS]:
         value, schema = reading.value or {}, schema or {}
         # of the object and of those right inside it
@@ -237,7 +232,7 @@ def fill(
     wanted = set(_NAME.findall(template))
     if wanted != values.keys():
         raise DataError(f"The template wants {sorted(wanted)} and gets {sorted(values)}.")
-    return _NAME.sub(lambda found: str(values[found[1]]), template)
+    return _NAME.sub(lambda match: str(values[match[1]]), template)
 
 
 _NAME = re.compile(r"\{([a-z_]+)\}")

@@ -221,7 +221,6 @@ _OF_ASKING = (
     "concurrency",
     "timeout",
     "attempts",
-    "requests_per_minute",
     "cache",
     "budget",
 )

@@ -122,8 +122,8 @@ def served_logps(
             sdk, "/completions", body | {"prompt_logprobs": 1}, OpenAIError, f"vllm/{name}"
         )
         try:
-            found = answer["choices"][0]["prompt_logprobs"]
-            tail = list(zip(found, ids, strict=True))[len(ids) - n :]
+            logprobs = answer["choices"][0]["prompt_logprobs"]
+            tail = list(zip(logprobs, ids, strict=True))[len(ids) - n :]
             return [float(at[str(i)]["logprob"]) for at, i in tail]
         except (LookupError, TypeError, ValueError):
             raise LLMError(

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import humanlm
 from ..core.basics import atomic_path, check_name, shorten
@@ -158,15 +158,10 @@ def is_planned(name: str) -> bool:
 def nearest_folder(
     path: Path,  # that does not exist
 ) -> str:  # empty: none is near
-    "Name the folder that may be meant"
-    where = path.absolute()
-    above = next(p for p in where.parents if p.is_dir())
-    names = [p.name for p in above.iterdir() if p.is_dir()]
-    close = get_close_matches(where.relative_to(above).parts[0], names, 1)
-    if not close and above in (Path.cwd(), Path(where.anchor)):
-        return ""
-    near = above / close[0] if close else above
-    return str(near.relative_to(Path.cwd()) if near.is_relative_to(Path.cwd()) else near)
+    "Name the folder beside it that may be meant"
+    beside = path.parent.iterdir() if path.parent.is_dir() else ()
+    close = get_close_matches(path.name, [p.name for p in beside if p.is_dir()], 1)
+    return str(path.with_name(close[0])) if close else ""
 
 
 def _attempt(where, what, load):
@@ -233,23 +228,17 @@ def adapter_base(
 # %% ../../nbs/models/04_checkpoints.ipynb #_with_adapter
 def _with_adapter(model, where, base):
     "Put the adapter of a folder on its base, ready to be asked or trained further"
-    from peft import PeftModel, get_peft_model_state_dict
-    from safetensors import safe_open
+    from peft import PeftModel
 
     def load():
-        return PeftModel.from_pretrained(model, where, is_trainable=True)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", "Found missing adapter keys")
+            return PeftModel.from_pretrained(model, where, is_trainable=True)
 
     made = _attempt(where, "adapter", load)
     lora = made.peft_config["default"]
     if lora.base_model_name_or_path != POCKET:
         lora.base_model_name_or_path = base
-    with safe_open(Path(where) / "adapter_model.safetensors", "pt") as file:
-        held = set(file.keys())
-    lost = sorted(get_peft_model_state_dict(made, save_embedding_layers=False).keys() - held)
-    if lost:
-        raise ModelError(
-            f"{where} lacks {len(lost)} weights of its adapter, first {shorten(lost[0])}."
-        )
     return made.eval()
 
 # %% ../../nbs/models/04_checkpoints.ipynb #take_slices
@@ -298,11 +287,11 @@ def _check_weights(where, model, tokenizer, report):
 def _set_template(where, tokenizer, template):
     check_name(template, TEMPLATES, "template", ModelError)
     ours = [name for name, needed in TEMPLATES.items() if needed]
-    kept = next((t for t in ours if template_text(t) == tokenizer.chat_template), "")
-    if speaks_names(tokenizer) or kept == "chatml":
-        if kept and kept != template and template not in ("humanlm", "own"):
+    trained = next((t for t in ours if template_text(t) == tokenizer.chat_template), "")
+    if speaks_names(tokenizer) or trained == "chatml":
+        if trained and template not in (trained, "humanlm", "own"):
             raise ModelError(
-                f"{where} was trained with the template {kept}. Set model.template to {kept}."
+                f"{where} was trained with the template {trained}. Set model.template to {trained}."
             )
         return
     if template == "own":
@@ -311,24 +300,28 @@ def _set_template(where, tokenizer, template):
                 f"{where} has no chat template of its own. Set model.template to humanlm."
             )
         return
-    known = tokenizer.get_vocab()
-    lacks = {
-        name: [token for token in needed[1:] if token not in known]
-        for name, needed in TEMPLATES.items()
-    }
-    if lacks[template]:
+    vocab = tokenizer.get_vocab()
+    if lacks := [token for token in TEMPLATES[template][1:] if token not in vocab]:
         raise ModelError(
-            f"{where}: its tokenizer has no {lacks[template][0]}, which the template "
-            f"{template} needs. "
-            f"Set model.template to {next(name for name in TEMPLATES if not lacks[name])}."
+            f"{where}: its tokenizer has no {lacks[0]}, which the template {template} needs. "
+            "Set model.template to own, or to one of the model's family."
         )
     tokenizer.chat_template = template_text(template)
 
 # %% ../../nbs/models/04_checkpoints.ipynb #load_tokenizer
 def _with_tokenizer(where):
     "Give the folder of a model, or of the base of an adapter that has no tokenizer of its own"
-    own = (Path(where) / "tokenizer_config.json").is_file()
-    return where if own else adapter_base(where) or where
+    complete = (Path(where) / "tokenizer_config.json").is_file()
+    return where if complete else adapter_base(where) or where
+
+
+def _tokenizer(where):
+    from transformers import AutoTokenizer
+
+    def load():
+        return AutoTokenizer.from_pretrained(where, trust_remote_code=False)
+
+    return _attempt(where, "tokenizer", load)
 
 
 def load_tokenizer(
@@ -336,12 +329,8 @@ def load_tokenizer(
     template: str = "humanlm",  # as for `load_model`
 ) -> "PreTrainedTokenizerFast":
     "Load the tokenizer of a model without its weights"
-    from transformers import AutoTokenizer
-
     where = _with_tokenizer(model_of(locate(name)))
-    tokenizer = _attempt(
-        where, "tokenizer", lambda: AutoTokenizer.from_pretrained(where, trust_remote_code=False)
-    )
+    tokenizer = _tokenizer(where)
     _set_template(where, tokenizer, template)
     return tokenizer
 
@@ -353,45 +342,33 @@ def load_model(
     device: str | None = None,  # None = a GPU if there is one
 ) -> LoadedModel:
     "Load a model and its tokenizer; `ModelError` says what is wrong with them and what to do"
+    import torch
+    from transformers import AutoModelForCausalLM
+
     where = locate(name)
     home = model_of(where)
-    own = home if in_slices(where) else where
-    base = adapter_base(own)
-    loaded = _load(
-        base or own,
-        check_name(dtype, DTYPES, "dtype", ModelError),
-        device,
-        _with_tokenizer(home),
-    )
-    if base:
-        loaded = loaded._replace(model=_with_adapter(loaded.model, own, base))
-    if in_slices(where):
-        _take_slices(loaded.model, where, home)
-    _set_template(where, loaded.tokenizer, template)
-    vars(loaded.model)["place"] = where, template, dtype  # from which others can load it too
-    return loaded
-
-
-def _load(where, dtype, device, tokens):
-    "Load a model and a tokenizer, which may lie elsewhere"
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    tokenizer = _attempt(
-        tokens or where,
-        "tokenizer",
-        lambda: AutoTokenizer.from_pretrained(tokens or where, trust_remote_code=False),
-    )
+    trained = home if in_slices(where) else where
+    base = adapter_base(trained)
+    plain = base or trained
+    kind = getattr(torch, check_name(dtype, DTYPES, "dtype", ModelError))
+    tokenizer = _tokenizer(_with_tokenizer(home))
+    model: Any
     model, report = _attempt(  # type: ignore[reportGeneralTypeIssues]
-        where,
+        plain,
         "model",
         lambda: AutoModelForCausalLM.from_pretrained(
-            where, dtype=getattr(torch, dtype), output_loading_info=True, trust_remote_code=False
+            plain, dtype=kind, output_loading_info=True, trust_remote_code=False
         ),
     )
-    _check_weights(where, model, tokenizer, report)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    return LoadedModel(model.to(device).eval(), tokenizer)
+    _check_weights(plain, model, tokenizer, report)
+    model = model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
+    if base:
+        model = _with_adapter(model, trained, base)
+    if in_slices(where):
+        _take_slices(model, where, home)
+    _set_template(where, tokenizer, template)
+    vars(model)["place"] = where, template, dtype  # from which others can load it too
+    return LoadedModel(model, tokenizer)
 
 # %% ../../nbs/models/04_checkpoints.ipynb #add_adapter
 def add_adapter(

@@ -99,7 +99,6 @@ class ModelConfig:
         for name, (unset, value) in usual.items():
             if getattr(self, name) == unset:
                 object.__setattr__(self, name, value)
-        sizes = ("hidden", "layers", "heads", "kv_heads", "head_dim", "mlp", "max_prompt_tokens")
         require(
             "model",
             (bool(self.name), "name is empty: give tiny, a folder, or a model of the Hub."),
@@ -108,15 +107,6 @@ class ModelConfig:
                 f"template is {self.template!r}.{near_miss(self.template, TEMPLATES)}",
             ),
             (self.dtype in DTYPES, f"dtype is {self.dtype!r}.{near_miss(self.dtype, DTYPES)}"),
-            *(
-                (getattr(self, s) >= 1, f"{s} is {getattr(self, s)}: it must be at least 1.")
-                for s in sizes
-            ),
-            (
-                self.kv_heads < 1 or self.heads % self.kv_heads == 0,
-                f"kv_heads is {self.kv_heads}: it must divide heads ({self.heads}).",
-            ),
-            (self.lora_rank >= 0, f"lora_rank is {self.lora_rank}: give 0 (off) or more."),
         )
 
 # %% ../../nbs/models/01_config.ipynb #FRAME_TAGS

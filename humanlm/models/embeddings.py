@@ -41,11 +41,11 @@ def _check_files(
     "Compare files with what they must be"
     for name, wanted in sums.items():
         path = folder / name
-        found = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "missing"
-        if found != wanted:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "missing"
+        if digest != wanted:
             raise ModelError(
                 f"{name} of the installed MiniLM is not the known file (SHA-256 "
-                f"{shorten(found, 12)}, not "
+                f"{shorten(digest, 12)}, not "
                 f"{wanted[:11]}…). Do not use it; remove the package and install it again: {MINILM}"
             )
     return folder
@@ -70,7 +70,6 @@ class Embedder:
     def __init__(
         self,
         name: str | Path = "minilm",  # minilm, a local folder, or a model of the Hub
-        device: str | None = None,  # None = a GPU if there is one
         batch_size: int = 64,  # texts that are read together
         remember: int = 16384,  # vectors to keep
     ):
@@ -84,7 +83,7 @@ class Embedder:
             ) from e
         self.name, self.batch_size, self.remember = str(name), batch_size, remember
         try:
-            self.model = SentenceTransformer(str(where), device=device)
+            self.model = SentenceTransformer(str(where))
         except OSError as e:
             raise ModelError(
                 f"{self.name}: {shorten(e)}. Name a model of the Hub, or a folder."
@@ -104,8 +103,6 @@ class Embedder:
         texts: Sequence[str],  # N of them
     ) -> np.ndarray:  # [N, D] float32, rows of length 1; nan for a blank text
         "Give the vectors of texts"
-        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-            raise ModelError(f"An embedder takes a list of texts, got {shorten(repr(texts))}.")
         new = [text for text in dict.fromkeys(texts) if text.strip() and text not in self.known]
         self.known |= zip(new, self._read(new)) if new else ()
         blank = np.full(self.size, np.nan, np.float32)

@@ -9,8 +9,8 @@ __all__ = ['Prefixes', 'written_by', 'lent', 'generate']
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core.runs import by_all, is_helped
 from ..core.trajectory import Completion
@@ -24,75 +24,26 @@ from .sampling import cut_completion, pick
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-# %% ../../nbs/models/06_generation.ipynb #_room_layer
-@lru_cache(maxsize=1)
-def _room_layer():
-    "Make the class of a cache layer that is written in place"
-    from transformers.cache_utils import DynamicLayer
-
-    class RoomLayer(DynamicLayer):
-        def __init__(self, room):
-            super().__init__()
-            self.room, self.full = room, []
-
-        def update(self, keys, values, *args, **kwargs):
-            if not self.is_initialized:
-                self.lazy_initialization(keys, values)
-            n, end = self.get_seq_length(), self.get_seq_length() + keys.shape[-2]
-            if n == 0:
-                self.full = [
-                    new.new_empty(*new.shape[:2], end + self.room, new.shape[3])
-                    for new in (keys, values)
-                ]
-            for full, new in zip(self.full, (keys, values)):
-                full[:, :, n:end] = new
-            return self._show(end)
-
-        def _show(self, end):
-            self.keys, self.values = (full[:, :, :end] for full in self.full)
-            return self.keys, self.values
-
-        def batch_select_indices(self, indices):
-            if not self.is_initialized:
-                return
-            self.full = [full[indices] for full in self.full]
-            self._show(self.get_seq_length())
-
-    return RoomLayer
-
-# %% ../../nbs/models/06_generation.ipynb #_cache
-def _cache(model, room):
-    "Make an empty cache with room for `room` tokens after the prompt"
-    from transformers.cache_utils import DynamicCache, DynamicLayer
-
-    cache = DynamicCache(config=model.config)
-    for i, layer in enumerate(cache.layers):
-        if type(layer) is DynamicLayer:
-            cache.layers[i] = _room_layer()(room)
-    return cache
-
 # %% ../../nbs/models/06_generation.ipynb #Prefixes
 class Prefixes:
     "What one model read and wrote, kept from call to call of `generate`"
 
     def __init__(self, most: int = 4 << 30):  # bytes; beyond them the oldest are forgotten
-        self.most, self.rows = (
-            most,
-            {},
-        )  # ids → keys and values of each layer, [heads, tokens, width]
+        self.most = most
+        self.rows = {}  # ids → keys and values of each layer, [heads, tokens, width]
 
     def find(self, prompts):
         "Give for each prompt how many of its tokens are known, and their keys and values"
-        known = sorted(self.rows)
-        places = [max(bisect_left(known, p) - 1, 0) for p in prompts]
-        found = [
-            max(((_shared(k, p), k) for k in known[i : i + 2]), default=(0, ()))
+        rows = sorted(self.rows)
+        places = [max(bisect_left(rows, p) - 1, 0) for p in prompts]
+        best = [
+            max(((_shared(row, p), row) for row in rows[i : i + 2]), default=(0, ()))
             for i, p in zip(places, prompts)
         ]
-        kept = [(n, self.rows.get(k)) for n, k in found]
-        for k in {k for n, k in found if n == len(k)}:
-            self.rows.pop(k, None)
-        return kept
+        states = [(n, self.rows.get(row)) for n, row in best]
+        for row in {row for n, row in best if n == len(row)}:
+            self.rows.pop(row, None)
+        return states
 
     def note(self, ids, layers):
         "Keep a row"
@@ -108,64 +59,46 @@ def _shared(a, b):
     return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
 
 
-def _recall(layers, prompts, found, room):
-    "Fill the layers of an empty cache with what is known"
+def _recall(cache, prompts, states):
+    "Fill an empty cache with what is known; give how many tokens of each row are left to read"
     width = max(map(len, prompts))
-    unread = max(1, *(len(p) - n for p, (n, _) in zip(prompts, found)))
+    unread = max(1, *(len(p) - n for p, (n, _) in zip(prompts, states)))
     parts = [
-        (row, width - len(p), len(p) - unread, kept)
-        for row, (p, (_, kept)) in enumerate(zip(prompts, found))
-        if kept and len(p) > unread
+        (row, slice(width - len(p), width - unread), layers)
+        for row, (p, (_, layers)) in enumerate(zip(prompts, states))
+        if layers and len(p) > unread
     ]
-    for i, layer in enumerate(layers if parts else ()):
-        pairs = [(row, first, n, kept[i]) for row, first, n, kept in parts]
-        layer.lazy_initialization(*pairs[0][3])
-        layer.full = [
-            x.new_zeros(len(prompts), x.shape[0], width + room, x.shape[2]) for x in pairs[0][3]
+    if not parts:
+        return width
+    for i in range(len(cache.layers)):
+        pair = [
+            x.new_zeros(len(prompts), x.shape[0], width - unread, x.shape[2])
+            for x in parts[0][2][i]
         ]
-        for row, first, n, pair in pairs:
-            for full, x in zip(layer.full, pair):
-                full[row, :, first : first + n] = x[:, :n]
-        layer._show(width - unread)
-    return unread if parts else width
-
-# %% ../../nbs/models/06_generation.ipynb #_may_complete
-def _may_complete(tokenizer, strings):
-    "List for each token whether a stop string can end in it"
-    tables = renderer(tokenizer).tables
-    if strings not in tables:
-        last, ids = {s[-1] for s in strings}, [[i] for i in range(len(tokenizer))]
-        if any(not c.isascii() for c in last):
-            last.add("\ufffd")
-        texts = renderer(tokenizer).main.decode_batch(ids, skip_special_tokens=False)
-        tables[strings] = [not last.isdisjoint(text) for text in texts]
-    return tables[strings]
+        for row, span, layers in parts:
+            for full, x in zip(pair, layers[i]):
+                full[row, :, span] = x[:, : span.stop - span.start]
+        cache.update(*pair, i)
+    return unread
 
 # %% ../../nbs/models/06_generation.ipynb #_Watch
 class _Watch:
     "Notices when a row completes one of its strings"
 
-    def __init__(self, tokenizer, model, strings):
-        import torch
-
+    def __init__(self, tokenizer, strings):
         self.tokenizer, self.strings = tokenizer, strings
-        every = tuple(sorted({s for row in strings for s in row}))
-        self.tail = max((len(s.encode()) for s in every), default=0) + 4
-        table = _may_complete(tokenizer, every) if every else []
-        size = model.get_input_embeddings().num_embeddings  # often more than the tokenizer has
-        self.table = torch.tensor(table + [False] * (size - len(table)), device=model.device)
+        self.tail = max((len(s.encode()) for row in strings for s in row), default=0) + 4
 
     def seen(self, rows, written, t, looked_at):
         "Say for each row that is looked at whether its token at step `t` completed a string"
-        found, may = looked_at & False, self.table[written[rows, t]] & looked_at
-        at = may.nonzero()[:, 0].tolist()
-        if not at:
-            return found
-        tails = written[rows[may], max(0, t + 1 - self.tail) : t + 1].tolist()
-        texts = renderer(self.tokenizer).main.decode_batch(tails, skip_special_tokens=False)
-        strings = [self.strings[i] for i in rows[may].tolist()]
-        found[at] = found.new_tensor([any(s in x for s in of) for x, of in zip(texts, strings)])
-        return found
+        completed, numbers = looked_at & False, rows.tolist()
+        at = [i for i in looked_at.nonzero()[:, 0].tolist() if self.strings[numbers[i]]]
+        if at:
+            tails = written[rows[at], max(0, t + 1 - self.tail) : t + 1].tolist()
+            texts = renderer(self.tokenizer).main.decode_batch(tails, skip_special_tokens=False)
+            hits = [any(s in text for s in self.strings[numbers[i]]) for i, text in zip(at, texts)]
+            completed[at] = completed.new_tensor(hits)
+        return completed
 
 
 class _Ending:
@@ -176,7 +109,7 @@ class _Ending:
 
         self.caps = torch.tensor(caps, device=model.device)
         self.ends = torch.tensor(end_ids(tokenizer, model), device=model.device)
-        self.stops = _Watch(tokenizer, model, stops)
+        self.stops = _Watch(tokenizer, stops)
 
     def finished(self, rows, written, t):
         "Say for each row whether its token at step `t` was its last; [B] bool"
@@ -194,7 +127,7 @@ class _Ban:
 
         self.n, self.hidden = n, torch.tensor([bool(s) for s in after], device=model.device)
         self.begin = torch.zeros(len(after), dtype=torch.long, device=model.device)
-        self.watch = _Watch(tokenizer, model, [(s,) if s else () for s in after])
+        self.watch = _Watch(tokenizer, [(s,) if s else () for s in after])
 
     def note(self, rows, written, t):
         "Note where hidden text ends"
@@ -220,34 +153,34 @@ class _Ban:
 class _Rows:
     "Rows that are being written"
 
-    def __init__(self, model, prompts, room, prefixes=None):
+    def __init__(self, model, prompts, prefixes=None):
         import torch
+        from transformers.cache_utils import DynamicCache, DynamicLayer
 
         distinct = {p: i for i, p in enumerate(dict.fromkeys(map(tuple, prompts)))}
         ids, self.mask = (x.to(model.device) for x in pad_rows(list(distinct), left=True))
-        self.model, self.cache = model, _cache(model, room)
-        self.prefixes = (
-            prefixes if all(type(layer) is _room_layer() for layer in self.cache.layers) else None
-        )
-        found = [] if self.prefixes is None else self.prefixes.find(list(distinct))
-        self._read(
-            ids[:, -_recall(self.cache.layers, list(distinct), found, room) :] if found else ids
-        )
+        self.model, self.cache = model, DynamicCache(config=model.config)
+        plain = all(type(layer) is DynamicLayer for layer in self.cache.layers)
+        self.prefixes: Any = prefixes if plain else None
+        unread = ids.shape[1]
+        if self.prefixes is not None:
+            states = self.prefixes.find(list(distinct))
+            unread = _recall(self.cache, list(distinct), states)
+        self._read(ids[:, -unread:])
         if self.logits.isnan().any():
             raise ModelError(
                 "The model's logits are nan: its weights are broken, perhaps because a training "
                 "diverged. Load an earlier checkpoint."
             )
-        where = torch.tensor([distinct[tuple(p)] for p in prompts], device=model.device)
         if len(distinct) < len(prompts):
-            self.keep(where)
+            where = [distinct[tuple(p)] for p in prompts]
+            self.keep(torch.tensor(where, device=model.device))
 
     def _read(self, ids):
-        places = positions(self.mask)[:, -ids.shape[1] :]
         out = self.model(
             input_ids=ids,
             attention_mask=self.mask.long(),
-            position_ids=places,
+            position_ids=positions(self.mask)[:, -ids.shape[1] :],
             past_key_values=self.cache,
             use_cache=True,
             logits_to_keep=1,
@@ -262,13 +195,10 @@ class _Rows:
     def leave(self, row, first, ids):
         "Keep what was read of a row for prompts to come: its tokens begin at `first`"
         n = min(len(ids), self.mask.shape[1] - first)
-        if self.prefixes is not None:
-            read = slice(first, first + n)
-            layers: Any = self.cache.layers
-            states = [
-                (a.keys[row, :, read].clone(), a.values[row, :, read].clone()) for a in layers
-            ]
-            self.prefixes.note(ids[:n], states)
+        read = slice(first, first + n)
+        layers: Any = self.cache.layers
+        states = [(a.keys[row, :, read].clone(), a.values[row, :, read].clone()) for a in layers]
+        self.prefixes.note(ids[:n], states)
 
     def feed(self, tokens):
         "Read one more token per row"
@@ -278,34 +208,48 @@ class _Rows:
         self._read(tokens[:, None])
 
 # %% ../../nbs/models/06_generation.ipynb #_write
-def _write(model, tokenizer, prompts, caps, stops, draws, options, ban=None, prefixes=None):
+class _RowRequest(NamedTuple):
+    "Rows to write"
+
+    prompts: Sequence[Sequence[int]]
+    caps: list[int]
+    stops: list[tuple[str, ...]]
+    after: Sequence[str]  # of each row: what ends its hidden text
+    draws: Any  # [B, T] uniform in [0, 1)
+    options: tuple[float, int, float]  # temperature, top_k, top_p
+    no_repeat_ngram: int
+    batch_size: int
+
+    def some(self, rows: list[int]) -> "_RowRequest":
+        "Give the request of some rows"
+        columns = {name: [getattr(self, name)[i] for i in rows] for name in self._fields[:4]}
+        return self._replace(**columns, draws=self.draws[rows])
+
+
+def _write(model, tokenizer, request, prefixes=None):
     "Write one batch; give per row its ids and their log-probabilities"
     import torch
 
-    batch, ending = (
-        _Rows(model, prompts, max(caps), prefixes),
-        _Ending(tokenizer, model, caps, stops),
-    )
+    prompts, caps, n = request.prompts, request.caps, request.no_repeat_ngram
+    batch, ending = _Rows(model, prompts, prefixes), _Ending(tokenizer, model, caps, request.stops)
+    ban = _Ban(tokenizer, model, n, request.after) if n else None
     width = max(map(len, prompts))
 
     def leave(gone):
-        for row in gone.nonzero()[:, 0].tolist() if prefixes is not None else ():
+        for row in gone.nonzero()[:, 0].tolist() if batch.prefixes is not None else ():
             i = int(rows[row])
-            batch.leave(
-                row, width - len(prompts[i]), [*prompts[i], *written[i, : lengths[i]].tolist()]
-            )
+            ids = [*prompts[i], *written[i, : lengths[i]].tolist()]
+            batch.leave(row, width - len(prompts[i]), ids)
 
-    rows, draws = torch.arange(len(prompts), device=model.device), draws.to(model.device)
-    written, lengths, alive = (
-        rows.new_zeros(len(rows), max(caps)),
-        torch.zeros_like(rows),
-        rows >= 0,
-    )
+    draws = request.draws.to(model.device)
+    rows = torch.arange(len(prompts), device=model.device)
+    written, lengths, alive = rows.new_zeros(draws.shape), torch.zeros_like(rows), rows >= 0
     logps = torch.zeros(written.shape, device=model.device)
     for t in range(max(caps)):
         allowed = ban.apply(batch.logits, rows, written, t) if ban else batch.logits
-        last = pick(allowed, draws[rows, t], *options)
-        written[rows, t], logps[rows, t] = last, chosen_logps(batch.logits, last, options[0])
+        last = pick(allowed, draws[rows, t], *request.options)
+        written[rows, t] = last
+        logps[rows, t] = chosen_logps(batch.logits, last, request.options[0])
         lengths[rows[alive]] = t + 1
         if ban:
             ban.note(rows, written, t)
@@ -332,7 +276,7 @@ def _each(value, n, what):
     elif all(isinstance(v, str) for v in value):
         value = [tuple(value)] * n
     if len(value) == n:
-        return list(value)
+        return [v if isinstance(v, int) else tuple(v) for v in value]
     raise ModelError(
         f"{what} has {len(value)} entries for {n} prompts: give one for all, or one per prompt."
     )
@@ -358,8 +302,8 @@ def _batches(prompts, caps, size, part=0, parts=1):
     order = sorted(
         range(len(caps)), key=lambda i: (caps[i], len(prompts[i]), first[tuple(prompts[i])])
     )
-    own = order[part::parts]
-    return [own[i : i + size] for i in range(0, len(own), size)]
+    mine = order[part::parts]
+    return [mine[i : i + size] for i in range(0, len(mine), size)]
 
 
 def _draws(caps, seed):
@@ -370,8 +314,8 @@ def _draws(caps, seed):
     if not isinstance(seed, Sequence):
         return _uniform(len(caps), width, seed=seed)
     draws = torch.zeros(len(caps), width)
-    for row, cap, own in zip(draws, caps, seed, strict=True):
-        row[:cap] = _uniform(cap, seed=own)
+    for row, cap, row_seed in zip(draws, caps, seed, strict=True):
+        row[:cap] = _uniform(cap, seed=row_seed)
     return draws
 
 
@@ -397,7 +341,7 @@ def _asking(model):
         model.train(training)
 
 # %% ../../nbs/models/06_generation.ipynb #part
-_engines = []  # who writes in our place: one, or nobody
+_engine: Any = None  # who writes in our place, or nobody
 
 
 @contextmanager
@@ -405,48 +349,33 @@ def written_by(
     engine: Any,  # says which models it `takes`, and can `write`; None = nobody but us
 ) -> Iterator[None]:
     "Let an engine write for its models; processes that help each other come here together"
-    before, _engines[:] = [*_engines], [engine] if engine else []
+    global _engine
+    before, _engine = _engine, engine
     try:
         yield
     finally:
-        _engines[:] = before
+        _engine = before
 
 
-def _engine_of(model, no_repeat_ngram):
-    return next(
-        (engine for engine in _engines if engine.takes(model) and not no_repeat_ngram), None
-    )
+def _engine_of(model, request):
+    return _engine if _engine and _engine.takes(model) and not request.no_repeat_ngram else None
 
 
-def _engine_part(engine, part, parts, loaded, asked):
-    "Let an engine write one of several parts of the rows"
-    (prompt_ids, caps, stops, _, _, options, *_), done = asked, {}
-    for stop in dict.fromkeys(map(tuple, stops)):
-        rows = [i for i, own in enumerate(stops) if tuple(own) == stop]
-        mine, most = rows[part::parts], -(-len(rows) // parts)
-        written = engine.write(
-            loaded, [prompt_ids[i] for i in mine], max(caps[i] for i in rows), stop, options, most
-        )
-        done |= zip(mine, written, strict=True)
-    return done
-
-
-def _part(part, parts, loaded, asked, prefixes=None):
+def _part(part, parts, loaded, request, prefixes=None):
     "Write one of several parts of the rows: number of a row → ids and log-probabilities"
-    (model, tokenizer), done = loaded, {}
-    prompt_ids, caps, stops, after, draws, options, no_repeat_ngram, batch_size = asked
-    if engine := _engine_of(model, no_repeat_ngram):
-        return _engine_part(engine, part, parts, loaded, asked)
+    (model, tokenizer), written = loaded, {}
+    if engine := _engine_of(model, request):
+        for stop in dict.fromkeys(request.stops):
+            rows = [i for i, strings in enumerate(request.stops) if strings == stop]
+            mine, cap = rows[part::parts], max(request.caps[i] for i in rows)
+            prompts, most = [request.prompts[i] for i in mine], -(-len(rows) // parts)
+            texts = engine.write(loaded, prompts, cap, stop, request.options, most)
+            written |= zip(mine, texts, strict=True)
+        return written
     with _asking(model):
-        for rows in _batches(prompt_ids, caps, batch_size, part, parts):
-            prompts, c, s, a = (
-                [values[i] for i in rows] for values in (prompt_ids, caps, stops, after)
-            )
-            ban = _Ban(tokenizer, model, no_repeat_ngram, a) if no_repeat_ngram else None
-            done |= zip(
-                rows, _write(model, tokenizer, prompts, c, s, draws[rows], options, ban, prefixes)
-            )
-    return done
+        for rows in _batches(request.prompts, request.caps, request.batch_size, part, parts):
+            written |= zip(rows, _write(model, tokenizer, request.some(rows), prefixes))
+    return written
 
 
 _lent = {}  # in a process that helps: the model that was asked last
@@ -463,12 +392,12 @@ def lent(model: Any, tokenizer: Any) -> Iterator[None]:
         _lent.clear()
 
 
-def _lent_part(part, parts, place, asked):
+def _lent_part(part, parts, place, request):
     "Write a part with the model of a place"
     if place not in _lent:
         _lent.clear()
         _lent[place] = load_model(*place)
-    return _part(part, parts, _lent[place], asked)
+    return _part(part, parts, _lent[place], request)
 
 # %% ../../nbs/models/06_generation.ipynb #generate
 def generate(
@@ -495,25 +424,26 @@ def generate(
 ]:  # in the order of the prompts; logps at this temperature, before top-k, top-p and the ban
     "Write one completion per prompt"
     n, ends, place = len(prompt_ids), end_ids(tokenizer, model), getattr(model, "place", None)
-    batch_size = batch_size or (128 if model.device.type == "cpu" else 512)
-    caps, stops = _each(max_tokens, n, "max_tokens"), _each(stop, n, "stop")
+    caps: Any = _each(max_tokens, n, "max_tokens")
+    stops: Any = _each(stop, n, "stop")
     _check_request(model, prompt_ids, caps, stops)
-    draws, options = _draws(caps, seed), (temperature, top_k, top_p)
-    after = [visible_after] * n if isinstance(visible_after, str) else visible_after
-    asked = (prompt_ids, caps, stops, after, draws, options, no_repeat_ngram, batch_size)
-    parts = (
-        by_all(
-            lambda part, parts: _part(part, parts, (model, tokenizer), asked),
-            _lent_part,
-            place,
-            asked,
-        )
-        if is_helped() and place and n > (not _engine_of(model, no_repeat_ngram))
-        else [_part(0, 1, (model, tokenizer), asked, prefixes)]
+    request = _RowRequest(
+        prompt_ids,
+        caps,
+        stops,
+        [visible_after] * n if isinstance(visible_after, str) else visible_after,
+        _draws(caps, seed),
+        (temperature, top_k, top_p),
+        no_repeat_ngram,
+        batch_size or (128 if model.device.type == "cpu" else 512),
     )
+    loaded = model, tokenizer
+    if is_helped() and place and n > (not _engine_of(model, request)):
+        parts = by_all(partial(_part, loaded=loaded, request=request), _lent_part, place, request)
+    else:
+        parts = [_part(0, 1, loaded, request, prefixes)]
     done = {i: written for part in parts for i, written in part.items()}
-
-    def cut(i, ids, logps):
-        return cut_completion(tokenizer, ids, stops[i], caps[i], ends, prompt_ids[i], logps)
-
-    return [cut(i, *done[i]) for i in range(n)]
+    return [
+        cut_completion(tokenizer, done[i][0], stops[i], caps[i], ends, prompt_ids[i], done[i][1])
+        for i in range(n)
+    ]

@@ -9,15 +9,15 @@ __all__ = ['SPEAKER', 'LOCAL_LIMITS', 'Batches', 'seeds', 'HFClient']
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..clients.client import Client
 from ..clients.limits import Limits, PerLoop
 from ..clients.protocol import ChatReply, ChatRequest, LLMError, Usage
-from ..core.basics import HumanLMError, install_line, shorten
+from ..core.basics import HumanLMError, missing_package, shorten
 from ..core.thoughts import THOUGHT_TAG, left_open
+from ..core.trajectory import Completion
 from .checkpoints import LoadedModel, load_model
 from .config import ModelError
 from .generation import generate
@@ -29,7 +29,7 @@ class Batches:
 
     def __init__(
         self,
-        answer: Callable[[list], list],  # what was asked → a result or an exception for each
+        answer: Callable[[list], list],  # what was asked → a result for each
         window: float = 0.01,  # seconds to wait for company
     ):
         self.answer, self.window = answer, window
@@ -49,49 +49,46 @@ class Batches:
         batch, self.waiting = [(item, f) for item, f in self.waiting if not f.done()], []
         self.busy = bool(batch)
         if batch:
-            job = asyncio.get_running_loop().run_in_executor(
-                None, self.answer, [item for item, _ in batch]
-            )
-            job.add_done_callback(lambda job: self._finish([f for _, f in batch], job))
+            items, futures = zip(*batch)
+            loop = asyncio.get_running_loop()
+            job = loop.run_in_executor(None, self._answers, list(items))
+            job.add_done_callback(lambda job: self._finish(futures, job))
+
+    def _answers(self, items):
+        "Answer items; where they fail together, each by itself"
+        try:
+            return self.answer(items)
+        except Exception as e:
+            return [self._answers([item])[0] for item in items] if len(items) > 1 else [e]
 
     def _finish(self, futures, job):
-        if job.cancelled():
-            for future in futures:
+        for future, result in zip(
+            futures, [None] * len(futures) if job.cancelled() else job.result()
+        ):
+            if job.cancelled():
                 future.cancel()
-            return
-        failure = job.exception()
-        for future, result in zip(futures, [failure] * len(futures) if failure else job.result()):
-            if not future.done():
-                settle = (
-                    future.set_exception if isinstance(result, Exception) else future.set_result
-                )
-                settle(result)
+            elif isinstance(result, Exception) and not future.done():
+                future.set_exception(result)
+            elif not future.done():
+                future.set_result(result)
         asyncio.get_running_loop().call_later(self.window, self._start)
 
 # %% ../../nbs/models/07_local.ipynb #LOCAL_LIMITS
 SPEAKER = "HUMAN"  # as whom a model with named speakers answers
 LOCAL_LIMITS = Limits(concurrency=64, timeout=3600.0, attempts=2)
 
-
-class _PromptedRequest(NamedTuple):
-    "A request that can be answered"
-
-    request: ChatRequest
-    prompt_ids: list[int]
-
 # %% ../../nbs/models/07_local.ipynb #local_reply
 def _local_reply(
-    asked: _PromptedRequest,
-    answers: Sequence[
-        tuple[str, str, int]
-    ],  # text, which may end with a stop string; how it ended; its tokens
+    request: ChatRequest,
+    prompt_ids: Sequence[int],
+    completions: Sequence[Completion],  # one for each answer
     begun: str = "",  # the tag of the thought that the prompt has opened
 ) -> ChatReply:
     "Make a reply of what a model wrote"
-    begun *= not asked.request.prefill
-    texts = tuple(begun + _before(text, asked.request.stop) for text, _, _ in answers)
-    finish = "length" if any(end == "length" for _, end, _ in answers) else "stop"
-    usage = Usage(1, 0, len(asked.prompt_ids), sum(tokens for _, _, tokens in answers), 0.0)
+    begun *= not request.prefill
+    texts = tuple(begun + _before(c.text, request.stop) for c in completions)
+    finish = "length" if any(c.finish == "length" for c in completions) else "stop"
+    usage = Usage(1, 0, len(prompt_ids), sum(len(c.ids) for c in completions), 0.0)
     return ChatReply(texts[0], usage, finish, texts=texts if len(texts) > 1 else ())
 
 
@@ -105,12 +102,12 @@ def _sampling(
 ) -> tuple[float, int, float]:  # temperature, top_k, top_p
     "Settle the sampling of a request"
 
-    def left(name, plain):
-        return plain if getattr(defaults, name, None) is None else getattr(defaults, name)
+    def first(wanted, name, plain):
+        usual = getattr(defaults, name, None) if wanted is None else wanted
+        return plain if usual is None else usual
 
-    temperature = left("temperature", 1.0) if request.temperature is None else request.temperature
-    top_p = left("top_p", 1.0) if request.top_p is None else request.top_p
-    return temperature, left("top_k", 0), top_p
+    temperature = first(request.temperature, "temperature", 1.0)
+    return temperature, first(None, "top_k", 0), first(request.top_p, "top_p", 1.0)
 
 
 def seeds(
@@ -129,75 +126,67 @@ class HFClient(Client):
         self,
         model: str | Path,  # a local folder, or a model of the Hub
         loaded: LoadedModel | None = None,  # if it is in memory already
-        template: str = "own",  # the model's own chat template, or "humanlm"
         dtype: str | None = None,  # of the weights; None: bfloat16 on a GPU, otherwise float32
-        device: str | None = None,  # None = a GPU if there is one
         batch_size: int = 64,  # answers that are written together
         thinking: bool | None = False,  # open a thought, show an empty one, or neither
         limits: Limits | None = None,
         **options,  # as for `Client`
     ):
         super().__init__(f"hf/{model}", limits or LOCAL_LIMITS, **options)
-        self.loaded = loaded or _load(self.name, model, template, dtype, device)
+        self.loaded = loaded or _load(self.name, model, dtype)
         self.tokenizer, self.thinking = self.loaded.tokenizer, thinking
         self.batch_size = batch_size
         self.opens = bool(thinking) or (thinking is False and always_thinks(self.tokenizer))
         self.begun = thought_tags(self.tokenizer)[0] * self.opens  # the reader of a reply sees it
-        self._batches, self._lock = PerLoop(lambda: Batches(self._answered)), threading.Lock()
+        self._batches, self._lock = PerLoop(lambda: Batches(self._answers)), threading.Lock()
 
-    def write(self, batch: list[_PromptedRequest]) -> list[ChatReply]:
-        "Answer a batch"
-        rows = [(asked, seed) for asked in batch for seed in seeds(asked.request)]
-        groups, done = {}, {}
-        for i, (asked, _) in enumerate(rows):
-            groups.setdefault(
-                _sampling(asked.request, self.loaded.model.generation_config), []
-            ).append(i)
-        for options, places in groups.items():
-            asked, own = zip(*(rows[i] for i in places))
-            caps, stops = [a.request.max_tokens for a in asked], [a.request.stop for a in asked]
-            made = generate(
+    def write(self, batch: list[tuple[ChatRequest, list[int]]]) -> list[ChatReply]:
+        "Answer requests, each with the ids of its prompt"
+        groups, answers = {}, [[] for _ in batch]
+        for i, (request, _) in enumerate(batch):
+            options = _sampling(request, self.loaded.model.generation_config)
+            groups.setdefault(options, []).extend((i, seed) for seed in seeds(request))
+        for options, rows in groups.items():
+            completions = generate(
                 *self.loaded,
-                [a.prompt_ids for a in asked],
-                caps,
-                stops,
+                [batch[i][1] for i, _ in rows],
+                [batch[i][0].max_tokens for i, _ in rows],
+                [batch[i][0].stop for i, _ in rows],
                 *options,
-                seed=own,
+                seed=[seed for _, seed in rows],
                 batch_size=self.batch_size,
             )
-            done |= zip(places, made)
-        answers = ((done[i].text, done[i].finish, len(done[i].ids)) for i in range(len(rows)))
-        return [
-            _local_reply(asked, list(islice(answers, asked.request.n)), self.begun)
-            for asked in batch
-        ]
+            for (i, _), completion in zip(rows, completions):
+                answers[i].append(completion)
+        return [_local_reply(*item, answer, self.begun) for item, answer in zip(batch, answers)]
+
+    def _answers(self, batch):
+        with self._lock:
+            return self.write(batch)
 
     async def send(self, request: ChatRequest) -> ChatReply:
         "Ask once, in a batch with others"
-        return await self._batches.get().add(_PromptedRequest(request, self.prompt_ids(request)))
+        prompt_ids = self.prompt_ids(request)
+        try:
+            return await self._batches.get().add((request, prompt_ids))
+        except Exception as e:
+            kind = "bad request" if isinstance(e, ValueError) else "server"
+            message = f"{self.name} failed: {type(e).__name__}: {shorten(e, 200)}"
+            raise LLMError(kind, message) from e
 
     def prompt_ids(self, request: ChatRequest) -> list[int]:
         "Render a request, or say why it cannot be answered"
-        if request.model not in ("", self.model):
-            raise LLMError(
-                "unknown model",
-                f"{self.name} is in memory, not {shorten(request.model)!r}. Make a "
-                "client for that.",
-            )
-        own = {"role": "user", "name": SPEAKER}
+        speaker = {"role": "user", "name": SPEAKER}
         messages = [
-            m | own if isinstance(m, dict) and m.get("role") == "assistant" else m
+            m | speaker if isinstance(m, dict) and m.get("role") == "assistant" else m
             for m in request.messages
         ]
         try:
-            ids = (
-                self._begun(messages, request.prefill)
-                if request.prefill
-                else render(self.tokenizer, messages, SPEAKER, self.opens or self.thinking)
-            )
+            if request.prefill:
+                return self._begun(messages, request.prefill)
+            return render(self.tokenizer, messages, SPEAKER, self.opens or self.thinking)
         except HumanLMError as e:
             raise LLMError("bad request", f"{self.name}: {e}") from e
-        return ids
 
     def _begun(self, messages, text):
         "Render a request whose answer has been begun, marks in it as tokens, as a server does"
@@ -207,30 +196,15 @@ class HFClient(Client):
             text = text[begun.end() :]
         return ids + render_target(self.tokenizer, [{"type": "markup", "text": text}], end=False)
 
-    def _answered(self, batch):
-        try:
-            with self._lock:
-                return self.write(batch)
-        except Exception as e:
-            if len(batch) > 1:
-                return [answer for asked in batch for answer in self._answered([asked])]
-            kind = "bad request" if isinstance(e, ValueError) else "server"
-            message = f"{self.name} failed: {type(e).__name__}: {shorten(e, 200)}"
-            return [LLMError(kind, message)]
-
 # %% ../../nbs/models/07_local.ipynb #_TRAIN
-def _load(name, model, template, dtype, device):
+def _load(name, model, dtype):
     "Load a model; what is missing becomes an `LLMError`"
     try:
         import torch
 
-        on_gpu = device != "cpu" and torch.cuda.is_available()
-        return load_model(model, template, dtype or ("bfloat16" if on_gpu else "float32"), device)
+        usual = "bfloat16" if torch.cuda.is_available() else "float32"
+        return load_model(model, "own", dtype or usual)
     except ImportError as e:
-        raise LLMError(
-            "unknown model",
-            f"{name} needs {e.name or shorten(e)}, which cannot be imported. "
-            f"Next: {install_line('train')}.",
-        ) from e
+        raise LLMError("unknown model", f"{name}: {missing_package(e) or shorten(e)}") from e
     except ModelError as e:
         raise LLMError("unknown model", f"{name}: {e}") from e

@@ -78,16 +78,16 @@ def chosen_logps(
     return logits.gather(-1, ids[:, None])[:, 0] - logits.logsumexp(-1)
 
 
-def _in_pieces(known, temperature, entropies):
+def _in_pieces(before, temperature, entropies):
     "Compute log-probabilities of the tokens and entropies before them, [N, 2], from the states"
     import torch
     from torch.utils.checkpoint import checkpoint
 
-    large = torch.is_grad_enabled() and len(known.ids) > known.chunk
-    pairs = zip(known.states.split(known.chunk), known.ids.split(known.chunk))
+    large = torch.is_grad_enabled() and len(before.ids) > before.chunk
+    pairs = zip(before.states.split(before.chunk), before.ids.split(before.chunk))
 
     def piece(s, i):
-        logits = known.head(s)
+        logits = before.head(s)
         logps = chosen_logps(logits, i, temperature)
         return torch.stack(
             [logps, _entropies(logits.detach(), temperature) if entropies else logps], 1
@@ -118,73 +118,48 @@ class CompletionStates(NamedTuple):
         return max(1, _LOGITS // getattr(self.head, "out_features", self.states.shape[1]))
 
 
-def _last_states(model, net, base, asked):
+def _last_states(model, net, base, options):
     "Run a model, wrapped or not, and give what comes out of its last layer, [b, S, H]"
     if model is net:
-        return base(**asked).last_hidden_state
+        return base(**options).last_hidden_state
     heard = []
     handle = base.register_forward_hook(
         lambda _, inputs, output: heard.append(output.last_hidden_state)
     )
     try:
-        model(**asked, logits_to_keep=1)
+        model(**options, logits_to_keep=1)
     finally:
         handle.remove()
     return heard[0]
 
 
-def _packed_states(model, net, parts, packed, c_ids, c_mask):
-    "Compute one batch of `completion_states` whose equal prompts are read once"
-    import torch
-
-    asked = {
-        "input_ids": packed.ids.to(net.device),
-        "attention_mask": packed.mask().to(net.device),
-        "position_ids": packed.places.to(net.device),
-        "use_cache": False,
-    }
-    head, states = (
-        (parts[1], _last_states(model if torch.is_grad_enabled() else net, net, parts[0], asked))
-        if parts
-        else (torch.nn.Identity(), model(**asked).logits)
-    )
-    mask = c_mask.to(net.device)
-    chosen = states[packed.rows, packed.columns]
-    return CompletionStates(head, chosen, c_ids.to(net.device)[mask], mask)
-
-
 def _states(model, prompts, completions):
-    "Compute one batch of `completion_states`"
+    "Compute one batch of `completion_states`; equal prompts are read once where that is exact"
     import torch
 
-    net = getattr(
-        model, "module", model
-    )  # without what wraps it for several processes, which may have a `config` of its own
-    p_ids, p_mask = pad_rows(prompts, left=True)
-    c_ids, c_mask = pad_rows(completions, left=False)
-    parts = _head(net)
+    # without what wraps it for several processes, which may have a `config` of its own
+    net = getattr(model, "module", model)
+    c_ids, inside = pad_rows(completions, left=False)
+    options, width = {"use_cache": False}, inside.shape[1] + 1
     if _has_equal(prompts) and can_pack(net):
-        return _packed_states(model, net, parts, pack(prompts, completions), c_ids, c_mask)
-    ids, mask, T = (
-        torch.cat([p_ids, c_ids], 1).to(net.device),
-        torch.cat([p_mask, c_mask], 1).to(net.device),
-        c_ids.shape[1],
-    )
-    asked = {
-        "input_ids": ids,
-        "attention_mask": mask.long(),
-        "position_ids": positions(mask),
-        "use_cache": False,
-    }
-    inside = mask[:, mask.shape[1] - T :]
-    head, states = (
-        (parts[1], _last_states(model if torch.is_grad_enabled() else net, net, parts[0], asked))
-        if parts
-        else (torch.nn.Identity(), model(**asked, logits_to_keep=T + 1).logits)
-    )
-    return CompletionStates(
-        head, states[:, -T - 1 : -1][inside], ids[:, ids.shape[1] - T :][inside], inside
-    )
+        packed = pack(prompts, completions)
+        ids, mask, places = packed.ids, packed.mask(), packed.places
+        rows, columns, width = packed.rows, packed.columns, ids.shape[1]
+    else:
+        p_ids, p_mask = pad_rows(prompts, left=True)
+        ids, seen = torch.cat([p_ids, c_ids], 1), torch.cat([p_mask, inside], 1)
+        mask, places = seen.long(), positions(seen)
+        rows, columns = inside.nonzero(as_tuple=True)
+    inputs = {"input_ids": ids, "attention_mask": mask, "position_ids": places}
+    options |= {name: value.to(net.device) for name, value in inputs.items()}
+    if parts := _head(net):
+        head, outer = parts[1], model if torch.is_grad_enabled() else net
+        states = _last_states(outer, net, parts[0], options)
+    else:
+        head, states = torch.nn.Identity(), model(**options, logits_to_keep=width).logits
+    inside = inside.to(net.device)
+    chosen = states[:, -width:][rows, columns]
+    return CompletionStates(head, chosen, c_ids.to(net.device)[inside], inside)
 
 # %% ../../nbs/models/03_logps.ipynb #_by_length
 def _has_equal(prompts):
@@ -220,20 +195,20 @@ def completion_states(
 
     if torch.is_grad_enabled():
         return _states(model, prompt_ids, completion_ids)
-    mask, found = pad_rows(completion_ids, left=False)[1], []
+    mask, parts = pad_rows(completion_ids, left=False)[1], []
     place = mask.flatten().cumsum(0).view(mask.shape) - 1
     batches = _batches(model, prompt_ids, completion_ids, batch_tokens)
     for rows in batches:
-        found.append(
+        parts.append(
             _states(model, [prompt_ids[i] for i in rows], [completion_ids[i] for i in rows])
         )
     order = (
-        torch.cat([place[rows][mask[rows]] for rows in batches]).argsort().to(found[0].ids.device)
+        torch.cat([place[rows][mask[rows]] for rows in batches]).argsort().to(parts[0].ids.device)
     )
     states, ids = (
-        torch.cat([getattr(batch, name) for batch in found])[order] for name in ("states", "ids")
+        torch.cat([getattr(batch, name) for batch in parts])[order] for name in ("states", "ids")
     )
-    return CompletionStates(found[0].head, states, ids, mask.to(ids.device))
+    return CompletionStates(parts[0].head, states, ids, mask.to(ids.device))
 
 # %% ../../nbs/models/03_logps.ipynb #token_logps
 def token_logps(
@@ -257,9 +232,9 @@ def token_logps(
     values = torch.zeros(*mask.shape, 2, device=device)
     batches = _batches(model, prompt_ids, completion_ids, batch_tokens) if mask.numel() else ()
     for rows in batches:
-        known = _states(model, [prompt_ids[i] for i in rows], [completion_ids[i] for i in rows])
-        row, column = known.mask.nonzero(as_tuple=True)
+        before = _states(model, [prompt_ids[i] for i in rows], [completion_ids[i] for i in rows])
+        row, column = before.mask.nonzero(as_tuple=True)
         values[torch.tensor(rows, device=device)[row], column] = _in_pieces(
-            known, temperature, entropies
+            before, temperature, entropies
         )
     return _TokenLogps(values[..., 0], mask, values[..., 1] * entropies)

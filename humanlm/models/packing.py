@@ -37,13 +37,12 @@ class Packing(NamedTuple):
 def shared_rows(
     prompts: Sequence[Sequence[int]],  # B prompts, many of them equal
     completions: Sequence[Sequence[int]],  # B completions
-    widest: int = WIDEST,  # tokens of a row, unless one completion needs more
 ) -> list[list[int]]:  # numbers of the completions of each row
     "Say which completions of equal prompts share a row"
     rows, latest = [], {}  # prompt → its last row and the tokens of that
     for i, (prompt, completion) in enumerate(zip(map(tuple, prompts), completions)):
         row, width = latest.get(prompt, (None, 0))
-        if row is None or width + len(completion) > max(widest, len(prompt) + len(completion)):
+        if row is None or width + len(completion) > max(WIDEST, len(prompt) + len(completion)):
             row, width = [], len(prompt)
             rows.append(row)
         row.append(i)

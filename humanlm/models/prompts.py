@@ -134,14 +134,14 @@ _RENDERERS: WeakKeyDictionary = WeakKeyDictionary()
 
 def renderer(tokenizer: "PreTrainedTokenizerFast") -> _Renderer:
     "Look up, or make, what is known about a tokenizer as it is now"
-    state, (seen, known) = (
+    state, (seen, made) = (
         (len(tokenizer), tokenizer.chat_template),
         _RENDERERS.get(tokenizer, (None, None)),
     )
     if seen != state:
-        known = _Renderer(tokenizer)
-        _RENDERERS[tokenizer] = state, known
-    return known
+        made = _Renderer(tokenizer)
+        _RENDERERS[tokenizer] = state, made
+    return made
 
 # %% ../../nbs/models/02_prompts.ipynb #_SLOT
 _SLOT = re.compile("\ue000(\\d+)\ue001")
@@ -212,11 +212,11 @@ def _rendered(tokenizer, shape, speaker, thinking, opens):
 
 def always_thinks(tokenizer: "PreTrainedTokenizerFast") -> bool:
     "Tell whether the chat template opens a thought even where none is wanted"
-    known = renderer(tokenizer).tables
-    if "always" not in known:
+    tables = renderer(tokenizer).tables
+    if "always" not in tables:
         text = _applied(tokenizer, (("user", False),), False, False, True)
-        known["always"] = bool(left_open(text))
-    return known["always"]
+        tables["always"] = bool(left_open(text))
+    return tables["always"]
 
 # %% ../../nbs/models/02_prompts.ipynb #Segment
 class _Segment(NamedTuple):
@@ -246,13 +246,13 @@ def _filled(tokenizer, frame, turns, speaker):
     for turn in turns:
         slots += [[("content", turn.name)], turn.parts]
     slots.append([("content", speaker)])
-    encode, found = renderer(tokenizer).encode, []
+    encode, segments = renderer(tokenizer).encode, []
     for piece in frame:
         if isinstance(piece, tuple):
-            found.append(_Segment("template", piece))
+            segments.append(_Segment("template", piece))
         else:
-            found.extend(_Segment(kind, encode(kind, text)) for kind, text in slots[piece])
-    return found
+            segments.extend(_Segment(kind, encode(kind, text)) for kind, text in slots[piece])
+    return segments
 
 # %% ../../nbs/models/02_prompts.ipynb #render
 def render(
@@ -297,21 +297,21 @@ def end_ids(
     model: "PreTrainedModel | None" = None,  # adds the end tokens of its own settings
 ) -> tuple[int, ...]:
     "List the tokens that end a completion"
-    own = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    found = [end_id(tokenizer), tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])]
-    return tuple(dict.fromkeys(i for i in found if i is not None))
+    ends = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    ids = [end_id(tokenizer), tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])]
+    return tuple(dict.fromkeys(i for i in ids if i is not None))
 
 # %% ../../nbs/models/02_prompts.ipynb #_own_turns
 def _own_turns(turns, speaker):
     "Map named speakers to the roles of a template that knows no names"
     joined, named = [], bool(speaker) and any(t.name == speaker for t in turns)
     for i, t in enumerate(turns):
-        own = t.name == speaker if named or (speaker and t.name) else t.role == "assistant"
+        simulated = t.name == speaker if named or (speaker and t.name) else t.role == "assistant"
         role = (
             t.role
             if t.role == "tool" or (t.role == "system" and i == 0)
             else "assistant"
-            if own
+            if simulated
             else "user"
         )
         parts = (
@@ -332,12 +332,12 @@ def continuation(
     ended: bool = True,  # whether the model ended its turn itself
 ) -> list[int]:  # ids to append to what was written
     "Render what stands between one turn of the model and its next"
-    said = [_turn(m, i) for i, m in enumerate(messages)]
+    replies = [_turn(m, i) for i, m in enumerate(messages)]
     if not speaks_names(tokenizer):
-        said, speaker, role = _own_turns(said, speaker), "", "assistant"
+        replies, speaker, role = _own_turns(replies, speaker), "", "assistant"
     else:
         role = "user"
-    turns = [_Turn("user", "", []), _Turn(role, speaker, []), *said]
+    turns = [_Turn("user", "", []), _Turn(role, speaker, []), *replies]
     frame = _frame(tokenizer, tuple((t.role, bool(t.name)) for t in turns), bool(speaker), thinking)
     behind = _filled(
         tokenizer, frame[frame.index(3) + 1 :], turns, speaker

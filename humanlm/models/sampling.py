@@ -39,28 +39,16 @@ def cut_completion(
     n = next((i for i, t in enumerate(ids) if t in ends), len(ids))
     text = text_of(tokenizer, ids[:n])
     finish = "eos" if n < len(ids) or not ids else "length"
-    found = [text.find(s) + len(s) for s in stop if s in text]
-    if found:
+    stops = [text.find(s) + len(s) for s in stop if s in text]
+    if stops:
         n = bisect_left(
             range(n), True, key=lambda k: any(s in text_of(tokenizer, ids[:k]) for s in stop)
         )
-        ids, text, finish = ids[:n], text[: min(found)], "stop"
+        ids, text, finish = ids[:n], text[: min(stops)], "stop"
     ids = ids[: n + 1] or [end_id(tokenizer)]
     return Completion(
         ids, text, finish, prompt_ids, None if logps is None else list(logps[: len(ids)])
     )
-
-# %% ../../nbs/models/05_sampling.ipynb #_nucleus
-def _nucleus(logits, top_p):
-    "Keep the fewest tokens that hold `top_p` of the probability"
-    values, order = logits.sort(-1, descending=True)
-    share = values.softmax(-1)
-    values = _keep(values, share.cumsum(-1) - share < top_p)
-    return values.scatter(-1, order, values)
-
-
-def _keep(logits, mask):
-    return logits.masked_fill(~mask, -float("inf"))
 
 # %% ../../nbs/models/05_sampling.ipynb #_pick
 def pick(
@@ -72,14 +60,15 @@ def pick(
 ) -> "torch.Tensor":
     "Choose one token per row, [B]"
     import torch
+    from transformers import TopKLogitsWarper, TopPLogitsWarper
 
     if not temperature:
         return logits.argmax(-1)
     logits = logits.float() / temperature
-    if 0 < top_k < logits.shape[-1]:
-        logits = _keep(logits, logits >= logits.topk(top_k).values[:, -1:])
+    if top_k:
+        logits = TopKLogitsWarper(top_k)(None, logits)  # type: ignore[arg-type]
     if top_p < 1:
-        logits = _nucleus(logits, top_p)
+        logits = TopPLogitsWarper(top_p)(None, logits)  # type: ignore[arg-type]
     mass = logits.softmax(-1).double().cumsum(-1)
     border = draws.double()[:, None] * mass[:, -1:]
     return torch.searchsorted(mass, border, right=True)[:, 0].clamp(max=logits.shape[-1] - 1)

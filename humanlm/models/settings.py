@@ -30,8 +30,6 @@ class ClientConfig:
     "Seconds per attempt."
     attempts: int = 4
     "How often a failed call is made until it counts as failed."
-    requests_per_minute: float | None = None
-    "As the provider allows."
     cache: str = ""
     "Folder that keeps the answers of chat models for all runs. Empty: none."
     budget: float | None = None
@@ -47,24 +45,17 @@ class ClientConfig:
         "concurrency",
         "timeout",
         "attempts",
-        "requests_per_minute",
         "budget",
     )
 
     def __post_init__(self):
         require(self.group, *self.checks())
 
-    @property
-    def at_once(self) -> int:
-        return self.concurrency
-
     def checks(self) -> Iterator[tuple[bool, str]]:  # whether it holds, and what to say if not
         "Go through the conditions that settings must meet"
         for name in self.above_0:
-            yield (
-                (getattr(self, name) or 1) > 0 and getattr(self, name) != 0,
-                f"{name} must be above 0, got {getattr(self, name)}",
-            )
+            value = getattr(self, name)
+            yield value is None or value > 0, f"{name} must be above 0, got {value}"
 
     def is_rule(self, model: str) -> bool:
         "Tell whether a name stands for a rule, which asks nobody and costs nothing"
@@ -99,7 +90,7 @@ class ClientConfig:
             )
 
 
-_LIMITS = ("concurrency", "timeout", "attempts", "requests_per_minute")
+_LIMITS = ("concurrency", "timeout", "attempts")
 
 # %% ../../nbs/models/09_settings.ipynb #model_check
 def model_check(

@@ -183,7 +183,7 @@ def _run_evaluation(
                     judge,
                     folder / "episodes.jsonl",
                     s.play.seed,
-                    s.policy.at_once,
+                    s.policy.concurrency,
                 )
                 episodes = run_sync(play)
                 played[player.name] += episodes

@@ -341,7 +341,7 @@ def test_a_failing_batch_is_tried_one_by_one(model):
     def write(batch):
         if len(batch) > 1:
             raise MemoryError("too wide")
-        if "tram 3 " in str(batch[0].request.messages):
+        if "tram 3 " in str(batch[0][0].messages):
             raise RuntimeError("cursed")
         return HFClient.write(model, batch)
 

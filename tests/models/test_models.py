@@ -580,15 +580,15 @@ def test_weights_that_an_adapter_lacks_are_missed(adapted):
         folder / "adapter_model.safetensors",
         metadata={"format": "pt"},
     )
-    with pytest.raises(ModelError, match="lacks 2 weights of its adapter"):
+    with pytest.raises(ModelError, match="Found missing adapter keys"):
         load_model(folder)
 
 
 @pytest.mark.parametrize(
     "name, near",
     [
-        ("runs/typo", "runs"),
-        ("runs/frist/models/humanlm", "runs/first"),
+        ("runs/typo", ""),
+        ("runs/frist/models/humanlm", ""),
         ("runs/first/models/humanml", "runs/first/models/humanlm"),
         ("work/tarm", "work/tram"),
         ("./runs/frist", "runs/first"),

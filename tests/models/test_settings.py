@@ -34,12 +34,11 @@ def test_every_setting_reaches_the_client(tmp_path):
         concurrency=5,
         timeout=7.0,
         attempts=2,
-        requests_per_minute=1e6,
         cache=str(tmp_path),
         budget=3.0,
     )
     client = c.client("scripted/echo")
-    assert client.limits == Limits(5, 7.0, 2, requests_per_minute=1e6)
+    assert client.limits == Limits(5, 7.0, 2)
     assert (
         client.ledger.budget == 3.0
         and client.cache is not None

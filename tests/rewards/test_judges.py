@@ -105,7 +105,6 @@ def test_config_reports_every_problem_at_once():
         "concurrency": 0,
         "timeout": 0,
         "attempts": 0,
-        "requests_per_minute": 0,
     }
     with pytest.raises(Exception) as e:
         JudgeConfig("orcale", **wrong)
@@ -135,12 +134,11 @@ def test_settings_reach_the_client_and_the_question(tmp_path):
         concurrency=5,
         timeout=7.0,
         attempts=2,
-        requests_per_minute=1e6,
     )
     judge = make_judge(config)
     limits = judge.client.limits
     assert (limits.concurrency, limits.timeout, limits.attempts) == (5, 7.0, 2)
-    assert (limits.requests_per_minute, judge.ledger.budget) == (1e6, 3.0)
+    assert judge.ledger.budget == 3.0
     scores = ask(
         judge,
         JudgeRequest(
