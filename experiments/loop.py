@@ -258,7 +258,7 @@ class FollowupLearner:
         "Train on answers in scenes; give the true worth of recommendations on the way"
         import torch
 
-        from humanlm.training.losses import policy_loss, token_shares, token_signal
+        from humanlm.training.losses import token_signal
 
         phrases, curve = sorted({phrase for scene in some for phrase in scene.persona}), []
         personas = torch.tensor(
@@ -283,7 +283,9 @@ class FollowupLearner:
                 for x in (logits, logits.detach() + heard[rows, said[:, 0]])
             )
             optimizer.zero_grad()
-            policy_loss(plain, token_signal(hindsight, plain, mask), token_shares(mask)).backward()
+            signal = token_signal(hindsight, plain, mask).detach()
+            loss = -(signal * plain).mean()  # REINFORCE, a token a reply
+            loss.backward()
             optimizer.step()
             if (n + 1) % (updates // bins):
                 continue

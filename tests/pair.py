@@ -57,6 +57,7 @@ class Pair:
                 ]
             )
         )
+        launched = prepare_multi_gpu_env(args)  # chooses the port
         self.folder, self.count = Path(tempfile.mkdtemp(prefix="pair-")), 0
         self.processes = warm.ranks(
             2,
@@ -64,7 +65,7 @@ class Pair:
             self.folder,
             port=args.main_process_port,
             cwd=self.folder,
-            env=prepare_multi_gpu_env(args) | self.env,
+            env=launched | self.env,
         )
 
     def run(self, *words, cwd, timeout: float = 600) -> subprocess.CompletedProcess:

@@ -13,7 +13,6 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import rel_entr
 
 from ..core.stats import Bootstrap, Interval
 from .dialogues import THANKS, Conversation, clusters_of
@@ -196,6 +195,8 @@ def _apart(
     a: np.ndarray, b: np.ndarray
 ) -> np.ndarray:  # [..., 2]: distance, and the difference b - a of means
     "Compare bins and sums [..., bins + 1]"
+    from scipy.special import rel_entr
+
     with np.errstate(invalid="ignore", divide="ignore"):
         p, q = (x[..., :-1] / x[..., :-1].sum(-1, keepdims=True) for x in (a, b))
         means = [x[..., -1] / x[..., :-1].sum(-1) for x in (a, b)]

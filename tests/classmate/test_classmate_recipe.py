@@ -274,8 +274,8 @@ def test_public_rows_go_through_preparation_rollouts_rewards_and_evaluation(tmp_
     assert (
         command(
             [
-                "classmate",
-                "prepare",
+                "data",
+                "questions",
                 kind,
                 "--prepare.source",
                 str(source),
@@ -312,8 +312,8 @@ def test_preparing_counts_what_is_left_out_and_writes_all_or_nothing(tmp_path, c
     ]
     out = tmp_path / "out"
     asked = [
-        "classmate",
-        "prepare",
+        "data",
+        "questions",
         "gsm8k",
         "--prepare.source",
         str(written(tmp_path / "a.jsonl", rows)),

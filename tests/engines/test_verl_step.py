@@ -451,7 +451,7 @@ def test_a_loop_waits_for_its_order_and_a_failed_server_ends_the_step():
 
     async def talk():
         exchange = LoopExchange()
-        policy = LoopPolicy(None, None, [0], s)
+        policy = LoopPolicy(None, SimpleNamespace(chat_template=""), [0], s)
         policy.tell = exchange.tell
 
         async def loop():

@@ -89,13 +89,13 @@ def test_a_check_runs_the_rooms_that_changed_and_only_commands_that_did():
         )
     ]
     found, commands = check.touched(paths, house)
-    assert (found, commands) == ({"rewards", "data", "social", "tom"}, {"train"})
+    assert (found, commands) == ({"rewards", "core", "social", "tom"}, {"train"})
     pages, tests = check.chosen(found, commands, house)
     assert {p.room for p in pages} == found | {"commands"} and {
         p.module for p in pages if p.room == "commands"
     } == commands
     assert {Path(t).relative_to(ROOT).as_posix() for t in tests} == {
-        "tests/data",
+        "tests/core",
         "tests/rewards",
         "tests/social",
         "tests/commands/test_train.py",

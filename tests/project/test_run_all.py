@@ -33,7 +33,7 @@ def test_nothing_but_commands_is_kept_from_a_kernel():
     assert skipped == [], "run it, guard it, or show it in the text"
 
 
-@pytest.mark.parametrize("package", ["verl", "vllm"])
+@pytest.mark.parametrize("package", ["verl"])
 def test_a_cell_for_what_few_have_asks_whether_it_is_there(package):
     found = [
         (page.name, cell.source)

@@ -244,7 +244,7 @@ def test_a_split_checkpoint_in_one_process_and_a_whole_one_in_two_are_refused_wi
     both, tmp_path
 ):
     for run, sharded, said in (
-        (both[1], False, "was written by processes that share a model"),
+        (both[1], False, "was written with FSDP"),
         (both[0], True, "was written without "),
     ):
         unfinished(run, tmp_path, "models/prefix-chaining")
