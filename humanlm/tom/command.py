@@ -78,7 +78,7 @@ def run_command(argv: Sequence[str]) -> int:  # exit code
     about = f"the benchmark: {', '.join(benchmarks)}"
     s = parse(GROUPS, argv, run_command.__doc__, about, "anew")
     benchmark = find_benchmark(one_of(s.inputs, "benchmark"))
-    loaded = load_items(benchmark, s.tom.file, s.rows)
+    loaded = load_items(benchmark, s.tom.file, s.rows, s.tom.limit)
     runs = [make_run(s, benchmark, way, loaded, ask=not s.dry_run) for way in s.tom.ways]
     for problem in loaded.problems[:10]:
         print(f"cannot be used: {problem.where}: {problem.reason}", file=sys.stderr)

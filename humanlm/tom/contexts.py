@@ -11,7 +11,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -49,6 +49,8 @@ class SetConfig:
 
     file: str = ""
     "The benchmark's file. Empty: where it usually lies below HUMANLM_DATA."
+    limit: int | None = None
+    "Take only the first so many questions, to try a run."
     out: str = "runs"
     "Folder in which runs are kept."
     name: str | None = None
@@ -103,6 +105,7 @@ def load_items(
     benchmark: Benchmark,
     file: str = "",  # empty: where it usually lies below HUMANLM_DATA
     rows: Mapping[str, Any] | None = None,  # what the reader is told
+    limit: int | None = None,  # the first so many questions
 ) -> QuestionSet:
     "Read the questions that settings ask for"
     path = Path(file or Path(setting("HUMANLM_DATA") or "data") / benchmark.file)
@@ -111,7 +114,8 @@ def load_items(
             f"{benchmark.title}: no file {path}. Name it with --tom.file, or set "
             f"HUMANLM_DATA to the folder that holds {benchmark.file}."
         )
-    return benchmark.load(path, **rows or {})
+    loaded = benchmark.load(path, **rows or {})
+    return replace(loaded, items=loaded.items[:limit])
 
 # %% ../../nbs/tom/10_contexts.ipynb #contexts_command
 def _context_file(context: Context, item: BenchmarkItem, answer: str = "", **more: Any) -> str:
@@ -124,7 +128,7 @@ def _contexts_of_set(benchmark: Benchmark, s: Settings) -> int:
     "Write the contexts of a set into a folder; exit code 1 if no text could be parsed"
     c, task = s.tom, benchmark.task
     folder = Path(c.out) / (c.name or folder_name(benchmark.name, "contexts", s.parser.name))
-    loaded = load_items(benchmark, c.file, s.rows)
+    loaded = load_items(benchmark, c.file, s.rows, c.limit)
     first = {item.source: item for item in reversed(loaded.items)}
     texts = list(dict.fromkeys(item.source for item in loaded))
     if s.dry_run:

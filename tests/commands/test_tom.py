@@ -888,6 +888,12 @@ def test_runs_of_different_questions_are_compared_on_what_they_share(own, tmp_pa
     assert main(["eval", "a", "nowhere", f"--run.out={tmp_path}"]) == 2
 
 
+def test_a_run_is_tried_on_its_first_questions(own, tmp_path):
+    words = ("hitom", f"--tom.file={own}", "--model.name=scripted/first", "--tom.name=tried")
+    assert run(*words, "--tom.limit=3", out=tmp_path) == 0
+    assert len(read_outcomes(tmp_path / "tried/answers.jsonl")) == 3
+
+
 def test_answers_that_are_hostile_stay_text(own, tmp_path):
     nasty = "</td>|<script>alert(1)</script>|\n# A heading"
     humanlm.clients.names.scripts["hostile"] = lambda r: LLMError("malformed", nasty)
