@@ -16,8 +16,7 @@ import yaml
 
 from humanlm.alignment.evaluation import load_evaluations
 from humanlm.core.basics import read_jsonl
-from humanlm.evaluation.measured import ALL
-from humanlm.evaluation.outcome import load_outcome
+from humanlm.evaluation.measured import ALL, load_results
 from humanlm.experiment import main
 from humanlm.training.experiment import _copy_measured, _next_trial, comparisons, twin
 from humanlm.training.trials import experiment_settings, study_of, trials_of
@@ -122,7 +121,7 @@ def test_killed_and_interrupted_experiments_leave_no_orphan_and_go_on(tmp_path):
 
 
 def assert_outcome(path: Path, runs: Path):
-    found, outcome = json.loads(path.read_text()), load_outcome(path)
+    found, outcome = json.loads(path.read_text()), load_results(path)
     assert found["arms"] == ["cold-start", "response-only", "humanlm-hetero", "humanlm-composed"]
     assert found["seeds"] == [0, 1] and found["judges"] == {"training": "rule", "test": "oracle"}
     assert {"command", "versions", "commit", "intervals", "spent", "curves", "seconds"} <= set(

@@ -10,8 +10,7 @@ import pytest
 
 from humanlm.core.basics import ConfigError, write_jsonl
 from humanlm.core.runs import save_record
-from humanlm.evaluation.measured import Measurement, save_measured
-from humanlm.evaluation.outcome import load_outcome
+from humanlm.evaluation.measured import Measurement, load_results, save_measured
 from humanlm.training import experiment as experiments
 from humanlm.training.experiment import _gather, outcome
 from humanlm.training.recipe import Recipe, Stage
@@ -59,8 +58,8 @@ def test_a_recipe_without_a_study_gets_means_differences_and_curves(finished, tm
     settings, trials = finished
     found = outcome(settings, trials, Study(Plain()), ["--config", "x.yaml"])
     (tmp_path / "o.json").write_text(json.dumps(found))
-    read = load_outcome(tmp_path / "o.json")
-    (pair,) = [p for p in read.differences if p.level == "a"]
+    read = load_results(tmp_path / "o.json")
+    (pair,) = [p for p in read.paired if p.level == "a"]
     assert (
         (pair.a, pair.b, pair.n) == ("ours", "base", 8)
         and math.isclose(pair.diff, 0.4)
@@ -69,13 +68,13 @@ def test_a_recipe_without_a_study_gets_means_differences_and_curves(finished, tm
     assert [(r.n, r.mean) for r in read.rows if (r.model, r.level) == ("ours", "b")] == [
         (2, 0.4)
     ]  # missing scores stay missing
-    assert read.facts["references"] == ["chance"] and read.facts["arms"] == ["base", "ours"]
-    assert [(s["tokens"], s["seconds"]) for s in read.facts["spent"] if s["arm"] == "ours"] == [
+    assert read.notes["references"] == ["chance"] and read.notes["arms"] == ["base", "ours"]
+    assert [(s["tokens"], s["seconds"]) for s in read.notes["spent"] if s["arm"] == "ours"] == [
         (100, 2.0)
     ] * 2
     assert (
-        read.facts["curves"][0]["reward"] == [0.25, 0.5]
-        and "`python -m humanlm.experiment --config x.yaml`" in read.head()
+        read.notes["curves"][0]["reward"] == [0.25, 0.5]
+        and read.notes["command"] == "python -m humanlm.experiment --config x.yaml"
     )
 
 
