@@ -24,12 +24,9 @@ def there(tmp_path, monkeypatch):
     "argv",
     [
         ["one", "two", "--run.out", "kept"],
-        ["--run.out", "kept", "one"],
         ["--run.out=kept", "one:base"],
         ["one", "--run.out", "nowhere", "--run.out", "kept"],
-        ["kept/one", "--run.out", "kept"],
         ["one", "--config", "kept.yaml"],
-        ["kept/one", "--run.name", "other"],
         ["kept/one:base", "kept/two:base", "--run.out", "elsewhere"],
     ],
 )
@@ -41,14 +38,6 @@ def test_eval_finds_a_run_where_it_is_kept(there, argv):
 def test_eval_leaves_its_folder_beside_the_runs(there, tmp_path):
     assert main(["one", "two", "--run.out", "kept"]) == 0
     assert load_results(tmp_path / "kept/one-eval/results.json").rows
-
-
-@pytest.mark.parametrize("word", ["dynamics", "tables"])
-def test_what_only_humanlm_has_is_refused_with_what_to_use_instead(there, word, capsys):
-    assert main([word, "kept/one"]) == 2
-    said = capsys.readouterr().err
-    assert f"eval {word} reads HumanLM's runs" in said and "humanlm eval RUN" in said
-    assert "eval tastes RUN --compare.sweep true" in said and "eval gyms RUN" in said
 
 
 def test_a_run_that_goes_on_reads_its_settings_where_it_is_kept(there):
