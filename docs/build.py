@@ -444,26 +444,67 @@ def link_classes(text: str, page: str, texts: dict[str, str]) -> str:
     return re.sub(r"\]\(([\w./-]+\.md)#(\w+)\.(\w+)\)", one, text)
 
 
+# Pages to learn from, in order, with the minutes that one takes to read and to run.
+LEARN = {
+    "howto/01_five_minutes": 5,
+    "howto/02_own_data": 30,
+    "howto/06_inspect_a_run": 10,
+    "howto/10_one_step": 10,
+    "howto/03_own_judge": 15,
+}
+
+# Pages for one task each; a page of `nbs/howto` that stands nowhere else comes first.
+DO = {
+    "Train and measure": ["80_train", "81_experiment", "90_eval", "88_judges", "92_view"],
+    "Make training sets": ["82_build", "87_parsers", "89_levels"],
+    "Use a model": ["86_talk", "85_serve", "84_push", "93_study"],
+    "Theory of Mind": ["83_tom"],
+}
+
+UNDERSTAND = ["howto/11_design", "howto/12_glossary"]
+
+
 def navigation(books: Iterable[Path]) -> list[dict]:
-    "The menu, from how-to pages over doors, papers and rooms to commands and results"
-    books = sorted(book for book in books if re.match(r"\d\d_", book.name))
+    "The menu: pages to learn from, tasks, papers and parts to understand, reference"
+    names = {book.with_suffix("").as_posix(): page_name(book.as_posix()) for book in sorted(books)}
+    names = {book: page for book, page in names.items() if re.match(r"\d\d_", Path(book).name)}
 
-    def pages(folder):
-        return [page_name(book.as_posix()) for book in books if book.parent.as_posix() == folder]
+    def folder(name):
+        return [book for book in names if Path(book).parent.as_posix() == name]
 
-    top = sum(book.parent == Path() and book.name < "80" for book in books)
+    def pages(wanted):
+        return [names[book] for book in wanted if book in names]
+
+    doors = [book for book in folder(".") if book < "80"]
+    tasks = [book for book in folder("howto") if book not in {*LEARN, *UNDERSTAND}]
     groups = {
-        "How to": pages("howto"),
-        "Doors": pages(".")[:top],
-        "Papers": pages("papers"),
-        "Rooms": [{room.capitalize(): pages(room)} for room in ROOMS if pages(room)],
-        "Commands": pages(".")[top:],
-        "Results": pages("results"),
-        "API": [{room.capitalize(): f"api/{room}.md"} for room in [*ROOMS, "commands"]],
-        "Gallery": "gallery.md",
-        "Project": [{"Changelog": "CHANGELOG.md"}, {"Contributing": "CONTRIBUTING.md"}],
+        "Learn": [
+            {f"{n}. {title_of(book)} ({LEARN[book]} min)": names[book]}
+            for n, book in enumerate((book for book in LEARN if book in names), 1)
+        ],
+        "Do": [{"Your own": pages(tasks)}, *({task: pages(books)} for task, books in DO.items())],
+        "Understand": [
+            *pages(UNDERSTAND),
+            {"Papers": pages(folder("papers"))},
+            {"Parts": pages(doors)},
+            {"Results": pages(folder("results"))},
+        ],
+        "Reference": [
+            {"Rooms": [{room.capitalize(): pages(folder(room))} for room in ROOMS if folder(room)]},
+            {"API": [{room.capitalize(): f"api/{room}.md"} for room in [*ROOMS, "commands"]]},
+            {"Gallery": "gallery.md"},
+            {"Changelog": "CHANGELOG.md"},
+            {"Contributing": "CONTRIBUTING.md"},
+        ],
     }
     return [{"Home": "index.md"}, *({name: inside} for name, inside in groups.items() if inside)]
+
+
+def title_of(book: str) -> str:
+    "The title of a notebook of `nbs/`, without its ending in the path"
+    nb = json.loads((NBS / f"{book}.ipynb").read_text("utf-8"))
+    headings = (text_of(c["source"]) for c in nb["cells"] if c["cell_type"] == "markdown")
+    return next(line[2:] for text in headings for line in text.split("\n") if line[:2] == "# ")
 
 
 def listed(menu: str | list | dict) -> list[str]:

@@ -177,28 +177,17 @@ def test_no_page_links_a_symbol_inside_a_link(symbols):
     } == set()
 
 
-def test_the_menu_goes_from_how_to_pages_over_doors_to_rooms_from_the_ground_up():
-    books = (
-        "00_data 10_hierarchy 80_train 90_eval index howto/01_five data/01_mail "
-        "data/10_threads core/01_basics results/01_a"
-    ).split()
-    nav = build.navigation([Path(book + ".ipynb") for book in books])
-    assert [next(iter(entry)) for entry in nav] == [
-        "Home",
-        "How to",
-        "Doors",
-        "Rooms",
-        "Commands",
-        "Results",
-        "API",
-        "Gallery",
-        "Project",
-    ]
-    assert nav[2:5] == [
-        {"Doors": ["data.md", "hierarchy.md"]},
-        {"Rooms": [{"Core": ["core/basics.md"]}, {"Data": ["data/mail.md", "data/threads.md"]}]},
-        {"Commands": ["train.md", "eval.md"]},
-    ]
+def test_the_menu_leads_from_pages_to_learn_from_to_the_reference():
+    books = [path.relative_to(build.NBS) for path in build.NBS.rglob("*.ipynb")]
+    home, learn, do, understand, reference = build.navigation(
+        book for book in books if ".ipynb_checkpoints" not in book.parts
+    )
+    assert home == {"Home": "index.md"}
+    assert learn["Learn"][0] == {"1. Five minutes (5 min)": "howto/five_minutes.md"}
+    assert all(inside for group in do["Do"] for inside in group.values())
+    assert understand["Understand"][:2] == ["howto/design.md", "howto/glossary.md"]
+    rooms = reference["Reference"][0]["Rooms"]
+    assert [next(iter(room)) for room in rooms][:2] == ["Core", "Clients"]
 
 
 def test_every_page_stands_in_the_menu():
