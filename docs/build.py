@@ -400,7 +400,8 @@ def write_pages(processed: Path, repo_url: str) -> list[Path]:
     ) | {"gallery.md": gallery(texts, books)}
     for name, text in texts.items():
         (pages / name).parent.mkdir(parents=True, exist_ok=True)
-        (pages / name).write_text(link_classes(text, name, texts), "utf-8")
+        front = f"---\nsearch: {{boost: {_boost(name)}}}\n---\n\n" if text[:3] != "---" else ""
+        (pages / name).write_text(front + link_classes(text, name, texts), "utf-8")
     for code in NBS.glob("howto/*.py"):
         shutil.copy(code, pages / "howto")
     shutil.copytree(NBS / "images", pages / "images")
@@ -408,6 +409,12 @@ def write_pages(processed: Path, repo_url: str) -> list[Path]:
         shutil.copy(ROOT / extra, pages / Path(extra).name)
     outputs.save()
     return books
+
+
+def _boost(page: str) -> float:
+    "What a page counts for in the search: doors and pages for people before rooms and names"
+    folder = page.rpartition("/")[0]
+    return {"": 16, "howto": 6, "papers": 6, "api": 0.1}.get(folder, 1)
 
 
 def gallery(texts: dict[str, str], books: Iterable[Path]) -> str:
