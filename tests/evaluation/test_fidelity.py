@@ -2,14 +2,13 @@
 
 import os
 import random
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from humanlm.core.basics import DataError, read_jsonl, write_jsonl
+from humanlm.core.basics import read_jsonl, write_jsonl
 from humanlm.core.stats import Bootstrap
 from humanlm.eval import main
 from humanlm.evaluation.detection import (
@@ -22,7 +21,6 @@ from humanlm.evaluation.detection import (
 )
 from humanlm.evaluation.dialogues import (
     Conversation,
-    _spoken,
     clusters_of,
     read_dialogues,
     reply_dialogues,
@@ -118,26 +116,6 @@ def test_the_area_is_that_of_scikit_learn_and_counts_no_pairs_across_strata():
     ).value == pytest.approx(won / pairs)
 
 
-def test_knowing_the_task_is_no_likeness_to_a_source_where_tasks_are_shared():
-    "One source answers one task more often: pairs of one task must not tell it"
-
-    def talk(name, tasks, seed):
-        return [
-            d._replace(task=t, turns=tuple(f"{t} {text}" for text in d.turns))
-            for d, t in zip(crowd(name, len(tasks), 3, seed), tasks)
-        ]
-
-    people, model = (
-        talk("people", ["boat"] * 20 + ["tax"] * 10, 1),
-        talk("model", ["boat"] * 10 + ["tax"] * 20, 2),
-    )
-    apart = [d._replace(task="") for d in people], [d._replace(task="") for d in model]
-    inside, across = (
-        detect(*pair, ["words"], resamples=100)[0].turn.value for pair in ((people, model), apart)
-    )
-    assert across > 0.6 > inside
-
-
 def test_names_numbers_and_addresses_are_hidden():
     assert (
         masked("Hi, I am Sophia Martin, booking K67C4W, see www.x.org. Please call Dan.")
@@ -200,33 +178,6 @@ def test_the_command_reads_files_by_column_names_and_writes_a_page(tmp_path, cap
     assert "Its columns: nick, said" in capsys.readouterr().err
 
 
-def test_marks_that_end_a_conversation_are_no_words_of_it(tmp_path):
-    write_jsonl(
-        tmp_path / "a.jsonl",
-        [
-            {"id": "1", "messages": [{"role": "user", "content": "Thanks! ###STOP###"}]},
-            {
-                "id": "2",
-                "messages": [
-                    {"role": "user", "content": "hi"},
-                    {"role": "assistant", "content": "Yes?"},
-                    {"role": "user", "content": "###STOP###"},
-                ],
-            },
-        ],
-    )
-    one, two = read_dialogues([str(tmp_path / "a.jsonl")])["a"]
-    assert (one.turns, one.ending, two.turns, two.ending) == (
-        ("Thanks!",),
-        "stop",
-        ("hi",),
-        "stop",
-    ) and _spoken("a # b") == "a # b"
-    write_jsonl(tmp_path / "b.jsonl", [{"messages": "hello"}])
-    with pytest.raises(DataError, match="row 1: messages must be a list"):
-        read_dialogues([str(tmp_path / "b.jsonl")])
-
-
 def test_replies_of_a_run_stand_beside_those_of_people():
     examples = make_world(WorldConfig(users=12, replies_per_user=4)).examples[:6]
     found = reply_dialogues(
@@ -265,11 +216,3 @@ def test_published_shares_of_real_turns_are_found_again():
     )
     assert ends.values[:, ends.names.index("ends in silence")].mean() == pytest.approx(8 / 108)
     assert len(read_jsonl(DATA / "llm_user_airline.jsonl")) == 108
-
-
-def test_the_page_comes_out_without_matplotlib_and_says_so_once(monkeypatch):
-    found = measure({"people": crowd("people"), "other": crowd("other", seed=1)}, **SMALL)
-    assert "No pictures" not in _report_html(found)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    page = _report_html(found)
-    assert page.count("No pictures") == 1 and "<figure" not in page and "AUC" in page

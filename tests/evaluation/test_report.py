@@ -8,22 +8,15 @@ import pytest
 from pages import read
 
 from humanlm.core.basics import DataError, atomic_write, to_json
-from humanlm.core.html import figure_svg, tag
-from humanlm.evaluation.figures import Names, results_bars
+from humanlm.core.html import tag
 from humanlm.evaluation.measured import (
     ALL,
     PairedDifference,
     Result,
-    Results,
     load_results,
-    means_table,
     paired_table,
-    results_table,
 )
 from humanlm.evaluation.report import (
-    _headline,
-    _results_html,
-    _texts_html,
     load_log,
     paired_html,
     standard_sections,
@@ -53,21 +46,6 @@ def test_a_system_brings_its_own_section_and_its_own_pieces(tmp_path):
     assert "<p>3 won &lt;b&gt;</p>" in page and 'href="#games"' in page and read(page)
     assert page.index("lost.json: not there") < page.index("<h2"), (
         "the first screen names what a later section could not read"
-    )
-
-
-def test_measures_of_texts_have_a_table_of_their_own():
-    rows = [
-        Result(m, name, ALL, 9, 0.5, 0.4, 0.6)
-        for m in ("base", "<b>")
-        for name in ("chrf", "bleu", "response_alignment")
-    ]
-    shown = _texts_html(rows)
-    assert (
-        "chrf" in shown
-        and "response" not in shown
-        and "<b><" not in shown.replace("<b>0", "")
-        and _texts_html(rows[2:3]) == ""
     )
 
 
@@ -110,26 +88,6 @@ def test_a_difference_says_what_it_could_have_seen_and_not_yes_beside_a_high_p(l
         assert word not in head + line + page
 
 
-def test_means_over_few_scores_show_their_number():
-    rows = [
-        Result("m", "x", level, n, mean, 0.1, 0.3)
-        for level, n, mean in (
-            (ALL, 60, 0.2),
-            ("stance", 23, 0.4),
-            ("belief", 0, math.nan),
-            ("goal", 60, 0.1),
-        )
-    ] + [Result("m", "y", ALL, 9, 0.5, 0.1, 0.9), Result("m", "z", ALL, 0, math.nan, 0, 0)]
-    assert "| 0.40 (n 23) | – | 0.10 |" in results_table(rows, "x")
-    assert "| 0.20 (0.10 to 0.30) | 0.50 (0.10 to 0.90, n 9) | – |" in means_table(rows, "xyz")
-    assert "n = 23" in figure_svg(results_bars(rows, "x"), "bars")
-    beside = [*rows, Result("chance", "x", ALL, 27, 0.15, 0.1, 0.2)]
-    assert any("(n 27)" in line for line in _headline(Results(beside), "x", CHANCE)[1])
-
-
-CHANCE = Names(references={"chance": "guesses"})
-
-
 @pytest.mark.parametrize("gone", [True, False])
 def test_a_report_comes_out_without_matplotlib_and_says_so_once(tmp_path, monkeypatch, gone):
     rows = [Result("m", "x", level, 9, 0.2, 0.1, 0.3) for level in (ALL, "stance", "goal")]
@@ -150,15 +108,6 @@ def test_a_log_that_was_cut_off_is_read(tmp_path):
     assert load_log(tmp_path / "metrics.jsonl") == log
 
 
-def test_missing_numbers_stay_missing(tmp_path):
-    rows = [Result("a", "m", ALL, 0, math.nan, math.nan, math.nan)]
-    atomic_write(tmp_path / "results.json", to_json({"rows": rows, "paired": []}))
-    found = load_results(tmp_path / "results.json").rows
-    page = _results_html(found, {("m", ALL): "all"})
-    assert math.isnan(found[0].mean) and ">–<" in page and "0.00" not in page
-    assert "<svg" in figure_svg(results_bars(found, "m"), "no bar at all")
-
-
 def test_a_wrong_result_row_is_named(tmp_path):
     atomic_write(
         tmp_path / "results.json",
@@ -166,13 +115,3 @@ def test_a_wrong_result_row_is_named(tmp_path):
     )
     with pytest.raises(DataError, match="rows 1"):
         load_results(tmp_path / "results.json")
-
-
-def test_the_headline_turns_a_pair_round():
-    rows = [Result(m, "m", ALL, 2, v, v, v) for m, v in (("cold-start", 0.2), ("humanlm", 0.6))]
-    said = _headline(
-        Results(rows, [PairedDifference("m", ALL, "cold-start", "humanlm", 2, -0.4, -0.5, -0.3)]),
-        "m",
-        Names(start="cold-start"),
-    )
-    assert said[0] == "0.60" and "+0.40 against cold-start (+0.30\u00a0to\u00a0+0.50)" in said[1]

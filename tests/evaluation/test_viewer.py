@@ -10,14 +10,12 @@ import warm
 import yaml
 from pages import CHROMIUM, HOSTILE, in_browser, read
 
-from humanlm.core.basics import DataError, append_row, write_jsonl
+from humanlm.core.basics import DataError, write_jsonl
 from humanlm.core.records import Example, Message, Persona, save_examples
 from humanlm.core.trajectory import Score, Trajectory, Turn, load_trajectories, save_trajectories
 from humanlm.core.web import serving_app
-from humanlm.data.index import Choice, Listed, Records, run_records
-from humanlm.evaluation.viewer import RunViewer, _marks
-from humanlm.hierarchy.levels import LEVELS
-from humanlm.tom.contexts import generate_command
+from humanlm.data.index import Choice, Records, run_records
+from humanlm.evaluation.viewer import RunViewer
 from humanlm.view import _context_html
 
 MINI = Path(__file__).resolve().parents[2] / "nbs" / "recordings" / "humanlm-mini"
@@ -192,13 +190,6 @@ def test_judged_states_have_persona_truth_score_and_reason():
     )
 
 
-def test_contexts_show_who_perceives_what(tmp_path):
-    assert generate_command(["tomi", "--stories.n=2", f"--stories.out={tmp_path / 'stories'}"]) == 0
-    with serving_app(RunViewer(tmp_path / "stories", also=_context_html).app()) as url:
-        status, page = get(f"{url}/?of=stories:+contexts&at=tale-0.json")
-    assert status == 200 and "I believe" in page
-
-
 # ---- what is chosen is what is shown
 
 
@@ -225,46 +216,6 @@ def test_lines_are_found_by_text_number_and_status(tmp_path):
         and keys(search="share") == []
         and keys(keys=frozenset(["u3"])) == ["u3"]
     )
-
-
-@pytest.mark.parametrize("per_file", [1, 70])
-def test_the_menu_offers_every_level_status_and_number(tmp_path, per_file):
-    rows = [rollout(n, level=level) for n, level in enumerate(LEVELS) for _ in range(70)]
-    rows[-1] = rollout(99, level="response", parse_status="missing", rewards={"late": 1.0})
-    for step in range(0, len(rows), per_file):
-        save(tmp_path, step, rows[step : step + per_file])
-    records = run_records(tmp_path)["trajectories/humanlm"]
-    menu = records.menu()
-    assert menu["level"] == sorted(LEVELS) and menu["status"] == ["missing", "ok"]
-    assert {"reward late", *(f"score {level}" for level in LEVELS)} <= {*menu["number"]}
-    assert records.menu("99999") == {"level": [], "status": [], "number": []}
-
-    path = tmp_path / "episodes.jsonl"
-    write_jsonl(path, [{"id": f"{n}", "gym": f"gym {n // 100}"} for n in range(500)])
-    lines = Records(path, ".jsonl")
-    assert lines.menu()["level"] == [f"gym {n}" for n in range(5)]
-    append_row(path, {"id": "late", "gym": "new", "score": 0.5})
-    assert "new" in lines.menu()["level"] and lines.menu()["number"] == ["score"]
-
-
-@pytest.mark.parametrize(
-    "name, is_coloured",
-    [
-        ("score stance", True),
-        ("score", True),
-        ("scores state_alignment stance value", True),
-        ("scores state_alignment stance penalty", False),
-        ("score penalty", False),
-        ("score spread", False),
-        ("reward length_penalty", False),
-        ("learning_rate", False),
-        ("loss", False),
-        ("values edit_similarity response", False),
-    ],
-)
-def test_only_scores_have_the_colour_of_a_score(name, is_coloured):
-    shown = _marks(Listed("0", "u", {}, {name: 1.0}, ""), name)
-    assert ("background" in shown) == is_coloured and shown.endswith(" 1</span>")
 
 
 def test_the_log_of_training_is_a_table(tmp_path):
@@ -299,15 +250,6 @@ def test_what_a_run_writes_while_it_is_shown_is_found(tmp_path):
         assert "written again" in page and "later words" not in page
 
 
-def test_a_line_that_is_not_whole_yet_is_left_out_and_a_broken_one_is_named(tmp_path):
-    path = write_jsonl(tmp_path / "measured.jsonl", [{"unit": "a"}, {"unit": "b"}])
-    with open(path, "ab") as f:
-        f.write(b'{"unit": nonsense}\n\xff\xfe\n{"unit": "hal')
-    found = Records(path, ".jsonl").find()
-    assert [row.key for row in found.rows] == ["a", "b"] and len(found.faults) == 2
-    assert "2 could not be read" in RunViewer(tmp_path).page({})
-
-
 @pytest.mark.parametrize("damage", ["ends", "middle", "foreign", "empty"])
 def test_a_broken_file_is_named_and_the_rest_is_shown(tmp_path, damage):
     path = save(tmp_path, 0, [rollout(n, "x" * 200) for n in range(50)])
@@ -330,24 +272,6 @@ def test_a_broken_file_is_named_and_the_rest_is_shown(tmp_path, damage):
     )
     with pytest.raises(DataError):
         RunViewer(tmp_path).page({"at": "step-000000-0.parquet:0"})
-
-
-@pytest.mark.parametrize(
-    "query, message",
-    [
-        ({"of": "../../etc/passwd"}, "Choose from the menu"),
-        ({"low": "much", "number": "advantage"}, "Give a number"),
-        ({"at": "../run.json:0"}, "Choose one from the list"),
-        ({"at": "step-000000-0.parquet:64"}, "There is no record"),
-        ({"start": "step-000000-0.parquet:-1"}, "Choose one from the list"),
-        ({"at": "9" * 400}, "Choose one from the list"),
-        ({"of": "humanlm-mini: evaluations/humanlm", "at": "999"}, "Choose one from the list"),
-    ],
-)
-def test_an_address_that_leads_nowhere_says_what_to_do(query, message):
-    with serving_app(RunViewer(MINI).app()) as url:
-        status, page = get(f"{url}/?{urllib.parse.urlencode(query)}")
-        assert status == 404 and message in read(page).text and "start again" in page
 
 
 def test_only_this_machine_is_answered_and_nothing_runs_or_loads():

@@ -1,6 +1,5 @@
 """What a newcomer meets first: the Makefile says what is missing, and installs only once."""
 
-import re
 import shutil
 import subprocess
 import sys
@@ -50,13 +49,6 @@ def test_an_old_interpreter_is_refused_with_its_version(tmp_path):
     assert out.returncode and "3.11 or newer" in out.stdout and "Python 3.9.2" in out.stdout
 
 
-def test_the_missing_debian_package_is_named(tmp_path):
-    bare = interpreter(tmp_path, 'case "$2" in *ensurepip*) exit 1;; *print*) echo 3.11;; esac\n')
-    out = make("test", f"VENV={tmp_path}/env", bare)
-    assert out.returncode and "python3-venv" in out.stdout and "python3.11-venv" in out.stdout
-    assert not (tmp_path / "env").exists()
-
-
 @pytest.mark.parametrize("target", ["demo", "world", "people", "check", "test", "numbers", "docs"])
 def test_a_second_call_installs_nothing(tmp_path, target):
     out = make("-n", target, environment(tmp_path))
@@ -102,14 +94,3 @@ def test_a_check_runs_the_rooms_that_changed_and_only_commands_that_did():
         "tests/tom",
     }
     assert check.chosen(*check.touched([Path("README.md")], house), house) == ([], [])
-
-
-def test_notebooks_are_chosen_by_their_whole_path():
-    chosen = re.compile(
-        check.rooms.pattern([p for p in check.rooms.pages() if p.module in ("data.files", "train")])
-    )
-    books = [p.as_posix() for p in (ROOT / "nbs").rglob("*.ipynb") if chosen.search(p.as_posix())]
-    assert sorted(Path(b).relative_to(ROOT / "nbs").as_posix() for b in books) == [
-        "80_train.ipynb",
-        "data/04_files.ipynb",
-    ]

@@ -3,23 +3,18 @@
 import ast
 import configparser
 import json
-import os
 import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import tomllib
-import venv
 import zipfile
-from collections import Counter
 from functools import cache
 from pathlib import Path
 
 import pytest
 import yaml
-
-import humanlm
 
 ROOT = Path(__file__).resolve().parents[2]
 NBS = sorted((ROOT / "nbs").rglob("[0-9][0-9]_*.ipynb"))
@@ -67,8 +62,6 @@ HEAVY = {
 }
 sys.path.insert(0, str(ROOT / "docs"))
 import rooms
-
-SKIPPED = PROJECT["tool"]["nbdev"]["tst_flags"].split()
 
 
 def source(cell: dict) -> str:
@@ -172,26 +165,6 @@ def test_rooms_import_only_rooms_below():
     assert rooms.law_problems({page.module: rooms.tree(page) for page in house}, house) == [], (
         "see the table of rooms in CONTRIBUTING.md"
     )
-
-
-@pytest.mark.parametrize(
-    "name, code, problem",
-    [
-        ("core.records", "from humanlm.rewards.judges import Score", "stands higher"),
-        ("core.records", "def f():\n    import humanlm.rewards.judges", "stands higher"),
-        ("data.files", "from . import viz", "stands higher"),
-        (
-            "alignment.modes",
-            "from ..social.parsing import Parse",
-            "systems do not import each other",
-        ),
-        ("train", "from .eval import main", "commands do not import each other"),
-        ("core.records", "import trl", "only the room training"),
-        ("training.trainer", "from verl import x", "only the room engines"),
-    ],
-)
-def test_imports_that_break_the_law_are_found(name, code, problem):
-    assert problem in "\n".join(rooms.law_problems({name: ast.parse(code)}, rooms.pages()))
 
 
 def test_light_modules_import_nothing_heavy():
@@ -315,14 +288,6 @@ def name(cell: dict) -> str:
     return f"cell {cell['id']}"
 
 
-def directives(cell: dict) -> dict[str, str]:
-    "The `#| name: value` lines of a cell"
-    return {
-        m[1]: m[2]
-        for m in re.finditer(r"^#\|[ \t]*([\w-]+)[ \t]*:?[ \t]*(.*)$", source(cell), re.M)
-    }
-
-
 @each_notebook
 def test_stored_outputs_are_small(notebook):
     sizes = {name(c): len(json.dumps(c.get("outputs", []))) for c in code_cells(notebook)}
@@ -367,37 +332,6 @@ def test_links_lead_somewhere(notebook):
     ]
     assert [t for t in targets if not (notebook.parent / t).exists()] == [], (
         "link to a file: [words](00_data.ipynb)"
-    )
-
-
-@each_notebook
-def test_import_cells_hold_only_imports(notebook):
-    def mixed(cell: dict) -> bool:
-        flags, body = directives(cell), tree(cell).body
-        if (
-            flags.keys() & {"export", "exports", "exporti", *SKIPPED}
-            or flags.get("eval") == "false"
-        ):
-            return False
-        return bool(rooms.imports(tree(cell))) and not all(
-            isinstance(n, (ast.Import, ast.ImportFrom)) for n in body
-        )
-
-    assert [name(c) for c in code_cells(notebook) if mixed(c)] == [], (
-        "nbdev's docs run cells with imports: split them"
-    )
-
-
-@each_notebook
-def test_expect_fail_guards_a_block(notebook):
-    def bare(cell: dict) -> bool:
-        alone = [n.value for n in ast.walk(tree(cell)) if isinstance(n, ast.Expr)]
-        return any(
-            isinstance(c, ast.Call) and getattr(c.func, "id", "") == "expect_fail" for c in alone
-        )
-
-    assert [name(c) for c in code_cells(notebook) if bare(c)] == [], (
-        "without `with`, expect_fail checks nothing"
     )
 
 
@@ -461,15 +395,6 @@ def test_the_wheel_holds_modules_types_fixtures_and_settings_files(tmp_path):
     )
 
 
-@pytest.mark.parametrize("what, count", [("wheel", 0), ("editable", 7)])
-def test_only_a_development_install_has_the_commands_of_nbdev(tmp_path, what, count):
-    wheel = zipfile.ZipFile(built(what, tmp_path))
-    names = [Path(name).name for name in wheel.namelist() if "nbdev" in name]
-    points = wheel.read(next(n for n in wheel.namelist() if n.endswith("entry_points.txt")))
-    assert len(names) == count and b"nbdev_" not in points
-    assert not names or {"nbdev_test", "nbdev_export", "nbdev_clean"} <= set(names)
-
-
 def test_the_source_archive_holds_notebooks_and_settings_files(tmp_path):
     held = tarfile.open(built("sdist", tmp_path)).getnames()
     wanted = [
@@ -501,33 +426,3 @@ def test_every_dependency_names_its_oldest_version_and_every_extra_is_there():
         "pandas",
         "datasets",
     }, "the light core holds none of these"
-
-
-def test_an_editable_install_is_found_from_the_folder_beside_the_clone(tmp_path):
-    "The clone's folder has the package's name: Python may take it for the package"
-    clone, place = tmp_path / "humanlm", tmp_path / "venv"
-    clone.mkdir()
-    venv.create(place, with_pip=False, symlinks=True)
-    zipfile.ZipFile(built("editable", clone)).extractall(
-        next(place.glob("[Ll]ib*/python*/site-packages"))
-    )
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    code = "import humanlm; print(humanlm.__version__, humanlm.__file__)"
-    for folder in (tmp_path, clone, place):
-        out = subprocess.run(
-            [next(place.glob("*/python")), "-c", code],
-            cwd=folder,
-            env=env,
-            capture_output=True,
-            text=True,
-        )
-        assert out.stdout.split() == [humanlm.__version__, str(clone / "humanlm/__init__.py")], (
-            out.stderr
-        )
-
-
-def test_test_files_have_names_of_their_own():
-    seen = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
-    assert [name for name, n in seen.items() if n > 1] == [], (
-        "pytest imports test files by their names: give each its own"
-    )
