@@ -231,20 +231,6 @@ def test_wrong_variants_are_refused_before_anything_starts(tmp_path, capsys, var
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_plan_writes_nothing_and_counts_runs(tmp_path, capsys):
-    assert main(["--config", str(write(tmp_path)), "--dry-run"]) == 0
-    assert "2 runs, 2 cold starts, 6 trained models; 2 runs at once" in capsys.readouterr().out
-    assert not (tmp_path / "runs").exists()
-
-
-def test_other_settings_do_not_go_on_with_an_experiment(tmp_path, capsys):
-    config, folder = write(tmp_path), tmp_path / "runs" / "tiny"
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text("run: {seed: 4}\n")
-    assert main(["--config", str(config), "--resume"]) == 2
-    assert "was started with other settings" in capsys.readouterr().err
-
-
 def test_runs_take_what_others_measured_of_shared_models_where_it_was_asked_alike(tmp_path):
     config = Path(__file__).parents[2] / "configs" / "experiments" / "people.yaml"
     recipe, s = experiment_settings(["--config", str(config), "--run.out", str(tmp_path)])

@@ -17,15 +17,14 @@ from humanlm.alignment.simulator import Simulator
 from humanlm.core.basics import atomic_write
 from humanlm.hierarchy.prompts import HierarchyConfig
 from humanlm.models.checkpoints import (
-    adapter_base,
     add_adapter,
     has_adapter,
     load_model,
     make_model,
     save_model,
 )
-from humanlm.models.config import ModelConfig, ModelError
-from humanlm.serving.card import HubConfig, model_card, needs_merging
+from humanlm.models.config import ModelConfig
+from humanlm.serving.card import HubConfig, model_card
 from humanlm.training.sampling import RolloutConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -136,19 +135,6 @@ def command(run, *args, endpoint="http://127.0.0.1:9", **env):
 
 
 # ---- the card
-
-
-def test_a_dry_run_writes_nothing_and_asks_nobody(run):
-    before = {p: p.stat().st_mtime_ns for p in run.rglob("*")}
-    with Hub() as hub:
-        done = command(run, "push", "mini", "--hub.repo", "me/tram", "--dry-run", endpoint=hub.url)
-    assert done.returncode == 0 and hub.seen == [], done.stderr
-    assert (
-        "nothing was written or published" in done.stdout
-        and "cards/humanlm.md" in done.stdout
-        and "humanlm.json" in done.stdout
-    )
-    assert {p: p.stat().st_mtime_ns for p in run.rglob("*")} == before
 
 
 def test_the_last_stage_of_a_run_is_published_and_the_others_are_named(run, tmp_path):
@@ -310,24 +296,6 @@ def test_a_card_names_a_base_on_the_hub_or_none(run, tmp_path, monkeypatch, name
     assert base or name not in card
 
 
-@pytest.mark.parametrize(
-    "base, here",
-    [("Qwen/Qwen3-0.6B", True), ("runs/first/models/base", False), (r"..\base", False)],
-)
-def test_an_adapter_names_a_base_on_the_hub_or_one_that_is_there(run, tmp_path, base, here):
-    place = tmp_path / "adapter"
-    shutil.copytree(run / "models/humanlm", place)
-    config = json.loads((place / "adapter_config.json").read_text())
-    atomic_write(
-        place / "adapter_config.json", json.dumps(config | {"base_model_name_or_path": base})
-    )
-    if here:
-        assert adapter_base(place) == base and not needs_merging(place)
-    else:
-        with pytest.raises(ModelError, match="its base .* is not there"):
-            adapter_base(place)
-
-
 # ---- checkpoints
 
 KEPT = (
@@ -385,28 +353,3 @@ def test_checkpoints_are_published_beside_the_model_as_whole_weights(long_run, t
     assert (done := command(long_run, *merged)).returncode == 0, done.stderr
     weights = [tmp_path / name / "model.safetensors" for name in ("ten", "repo/step-10")]
     assert weights[0].read_bytes() == weights[1].read_bytes()
-
-
-def test_a_checkpoint_without_whole_weights_is_refused(run, tmp_path):
-    home = shutil.copytree(run, tmp_path / "runs" / "mini")
-    place = home / "checkpoints" / "humanlm" / "checkpoint-10"
-    for name in ("trainer_state.json", "pytorch_model_fsdp_0/__0_0.distcp"):  # as FSDP shards
-        atomic_write(place / name, "{}")
-    asked = ("--hub.repo", "me/tram", "--hub.out", tmp_path / "repo", "--hub.steps", "all")
-    done = command(home, "push", "mini", *asked)
-    assert done.returncode == 2 and "no checkpoint [10] with weights" in done.stderr
-
-
-def test_a_dry_run_lists_what_is_published(long_run, tmp_path):
-    def listed(*args):
-        asked = ("--hub.repo", "me/tram", "--hub.steps", "all", *args)
-        done = command(long_run, "push", "mini", *asked)
-        assert done.returncode == 0, done.stderr
-        lines = (line.split("  ")[-1] for line in done.stdout.splitlines() if line[0] == " ")
-        return {name for name in lines if "adapter_" not in name}
-
-    dry, published = listed("--dry-run"), listed("--hub.out", tmp_path / "repo")
-    merged = {"model.safetensors", "generation_config.json"}
-    steps = {f"step-{n}/{name}" for n in (10, 20, 100) for name in merged}
-    assert published - dry == merged | steps and dry <= published
-    assert {"README.md", "step-10/humanlm.json"} <= dry
