@@ -20,9 +20,8 @@ from humanlm.alignment.contract import (
 from .alignment.simulator import SimulatorClient
 from .core.basics import ConfigError, require, shorten
 from .core.commands import menu
-from .core.grammar import cut_line, parse
+from .core.grammar import parse
 from .core.records import Example, load_examples
-from .serving.play import talk_gym
 from .serving.talk import Interview, Talk, before_lines, lines_of, title_of, typed
 
 # %% ../nbs/86_talk.ipynb #_TalkConfig
@@ -62,10 +61,7 @@ GROUPS = {
     "rollout": AskingConfig,
     "talk": _TalkConfig,
 }
-ABOUT = (
-    "Talk to a simulated user: a held-out person of a run, or somebody made up. Or play a "
-    "gym: --gym NAME; --gym NAME --help lists the settings."
-)
+ABOUT = "Talk to a simulated user: a held-out person of a run, or somebody made up."
 
 # %% ../nbs/86_talk.ipynb #run_examples
 def _run_examples(place: str | Path) -> list[Example]:
@@ -146,11 +142,9 @@ def _converse(
 def _talk(
     argv: Sequence[str],  # of the command line
 ) -> int:
-    "Talk to a simulated user: `humanlm talk MODEL`; or play a gym: `--gym NAME`"
+    "Talk to a simulated user: `humanlm talk MODEL`"
     if argv and not argv[0].startswith("-"):
         argv = ["--model.name", *argv]
-    if cut_line(argv).has("--gym"):
-        return talk_gym(argv, _read_line)
     s = parse(GROUPS, argv or ["--help"], ABOUT, runs=False)
     place = s.model.place
     examples = _run_examples(place)

@@ -6,16 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-from humanlm.clients.client import ScriptedClient
-from humanlm.clients.names import client
-from humanlm.core.basics import DataError, run_sync
-from humanlm.gyms.conformance import gym_problems
 from humanlm.gyms.people import (
     PolitePerson,
     advice,
     appeal,
 )
+
+from humanlm.clients.client import ScriptedClient
+from humanlm.clients.names import client
+from humanlm.core.basics import DataError, run_sync
+from humanlm.gyms.conformance import gym_problems
 from humanlm.gyms.persuade import MEASURES, STEPS, _PersuadeTask, persuade
 from humanlm.gyms.protocol import ToolCall, find_gym, play_through, split_tasks
 from humanlm.gyms.users import ModelUser

@@ -9,6 +9,12 @@ from pathlib import Path
 
 import pytest
 import warm
+from humanlm.serving.play import (
+    PlayerChoice,
+    PlayerConfig,
+    _play_by_hand,
+    find_player,
+)
 from server import serving
 
 from humanlm.clients.client import ScriptedClient
@@ -31,12 +37,6 @@ from humanlm.serving.gym_evaluation import (
     _player_folder,
 )
 from humanlm.serving.gym_lessons import _expert_lessons, _lesson
-from humanlm.serving.play import (
-    PlayerChoice,
-    PlayerConfig,
-    _play_by_hand,
-    find_player,
-)
 from humanlm.training.run import read_settings
 
 DATA = Path(os.environ.get("HUMANLM_DATA") or "data") / "userrl"
