@@ -22,7 +22,7 @@ from .core.basics import ConfigError, require, shorten
 from .core.commands import menu
 from .core.grammar import parse
 from .core.records import Example, load_examples
-from .serving.talk import Interview, Talk, before_lines, lines_of, title_of, typed
+from .serving.talk import Interview, Talk, before_lines, lines_of, typed
 
 # %% ../nbs/86_talk.ipynb #_TalkConfig
 @dataclass(frozen=True)
@@ -109,7 +109,9 @@ def _asked_number(
 ) -> str:  # what was answered; empty: nothing
     "List people, ten at a time, and ask for the number of one"
     for end in range(10, len(examples) + 10, 10):
-        print("\n".join(title_of(i, e) for i, e in [*enumerate(examples)][end - 10 : end]))
+        for i, e in [*enumerate(examples)][end - 10 : end]:
+            about = shorten(e.context[-1].content, 60)
+            print(f"{i}. {shorten(e.user_id, 20)} on: {about}")
         more = f", or m for more of {len(examples)}" if end < len(examples) else ""
         answer = read(f"who (0 to {min(end, len(examples)) - 1}{more})? ")
         if answer != "m":
