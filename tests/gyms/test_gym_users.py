@@ -27,7 +27,6 @@ from humanlm.gyms.protocol import (
     play_through,
 )
 from humanlm.gyms.users import (
-    GymJudgeConfig,
     GymUserConfig,
     ModelUser,
     _role_question,
@@ -212,25 +211,6 @@ def test_what_every_question_would_meet_stops_the_work(monkeypatch):
     poor = ModelUser(ScriptedClient([LLMError("no credit", "empty")]))
     with pytest.raises(LLMError, match="no credit"):
         play(river(poor), ("action", "?"))
-
-
-def test_user_and_judge_are_two_models_with_settings_of_their_own():
-    user, judge = (
-        ModelUser(ScriptedClient(['{"response": "No"}'], "scripted/user")),
-        ModelUser(ScriptedClient(['{"verdict": "no"}'], "scripted/judge"), temperature=0.0),
-    )
-    env = play(river(user, judge), ("action", "Is it long?"), ("answer", "Danube"))
-    assert [turn.feedback for turn in env.turns] == ["No", "False"]
-    asked = user.client.requests + judge.client.requests
-    assert (
-        [request.caller for request in asked] == ["user", "judge"]
-        and asked[0].seed is not None
-        and asked[1].seed is None
-    )
-    settings = GymUserConfig("vllm/a"), GymJudgeConfig("vllm/b")
-    assert [config.temperature for config in settings] == [0.7, 0.0] and [
-        config.group for config in settings
-    ] == ["user", "judge"]
 
 
 def test_one_judgement_is_paid_once_for_all_episodes_and_users_vary(tmp_path):
