@@ -10,6 +10,7 @@ import math
 import random
 import re
 import unicodedata
+from calendar import month_name
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,7 +32,6 @@ from humanlm.gyms.protocol import (
     answer_form,
 )
 from .shop import fixture
-from .trips import MONTHS
 
 # %% ../../nbs/gyms/52_search.ipynb #find_pages
 class _WebPage(NamedTuple):
@@ -222,7 +222,7 @@ def _country(rng: random.Random) -> tuple[list[dict], tuple[_WebPage, ...]]:
             rng.choice(towns)
             | {
                 "who": who,
-                "born": f"{rng.randint(1, 28)} {rng.choice(MONTHS)} {rng.randint(1801, 1899)}",
+                "born": f"{rng.randint(1, 28)} {rng.choice(month_name[1:])} {rng.randint(1801, 1899)}",
                 "teacher": whos[(at + rng.randint(1, _BLOCK - 1)) % _BLOCK],
                 "work": f"{name()} {kind}",
                 "made": made,

@@ -15,7 +15,6 @@ from functools import cache, cached_property
 from typing import Any
 
 from ..core.basics import DataError, shorten
-from .airline import AirlineDesk
 from .function import published_row, read_task
 from humanlm.gyms.protocol import (
     TEXT,
@@ -34,6 +33,7 @@ from humanlm.gyms.shop import (
     ADDRESS,
     REASONS,
     TRANSFER,
+    AirlineDesk,
     Desk,
     RetailDesk,
     Shop,

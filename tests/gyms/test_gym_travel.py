@@ -9,30 +9,28 @@ import pytest
 from humanlm.core.basics import run_sync
 from humanlm.gyms.protocol import ToolCall
 from humanlm.gyms.travel import (
+    TRAVEL_KINDS,
     TRAVEL_PAY,
     _option_table,
     _rule_heard,
     _travel_score,
     _travel_tasks,
+    _TravelAspect,
+    _TravelOption,
     _TravelTask,
     travel,
-)
-from humanlm.gyms.trips import (
-    TRAVEL_KINDS,
-    TravelAspect,
-    TravelOption,
 )
 
 
 def part(kind, wishes, details, *sorts):
     letter = TRAVEL_KINDS[kind].letter
-    return TravelAspect(
+    return _TravelAspect(
         kind,
         "Rome",
         details,
         wishes,
         tuple(
-            TravelOption(f"{letter}{n}", sort, 100 + n, {"place": "Rome"})
+            _TravelOption(f"{letter}{n}", sort, 100 + n, {"place": "Rome"})
             for n, sort in enumerate(sorts, 1)
         ),
     )
