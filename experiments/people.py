@@ -12,12 +12,15 @@ what it is worth. With `paid_by = "word"` the simulator's own word is paid inste
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from zlib import crc32
 
+from humanlm.clients.protocol import ChatRequest, LLMError
+from humanlm.core.basics import shorten
 from humanlm.core.records import Message
+from humanlm.core.thoughts import without_thoughts
 from humanlm.gyms.protocol import (
     TEXT,
     Environment,
@@ -26,10 +29,12 @@ from humanlm.gyms.protocol import (
     GymConfig,
     GymTask,
     ToolCall,
+    UserError,
     UserRole,
     answer_form,
     spoken,
 )
+from humanlm.gyms.users import ModelUser
 from humanlm.worlds.mini import Post, Profile, make_topics, make_users
 from humanlm.worlds.reading import read
 from humanlm.worlds.states import AXES, DOMAINS, OPPOSED, SPEAKERS, VALUES, Stance, States, describe
@@ -342,3 +347,36 @@ appeal = Gym(
     "say that it does the opposite of what they value.",
     guess=lambda env, rng: ToolCall("answer", rng.choice(list(_REASONS))),
 )
+
+
+# ---- a trained simulator in the person's place
+
+
+class SimulatorUser(ModelUser):
+    "A trained simulator that plays roles which want one text, such as a reply"
+
+    def request(self, env: Environment, name: str, payload: Mapping[str, Any]) -> ChatRequest:
+        "Ask a person what comes next; who they are stands in a field of the request"
+        question = super().request(env, name, payload)
+        sides = {
+            "user": {"role": "assistant"},
+            "assistant": {"role": "user", "name": payload.get("author", "Assistant")},
+        }
+        turns = [*payload.get("history", ())]
+        last = payload.get("post") or payload.get("said")
+        turns += [{"role": "assistant", "content": last}] if last else []
+        messages = (sides[turn["role"]] | {"content": turn["content"]} for turn in turns)
+        source = {"source": payload["source"]} if payload.get("source") else {}
+        extra = {"persona": payload.get("persona") or self.persona} | source
+        return replace(question, messages=tuple(messages), schema=None, extra=extra)
+
+    async def __call__(self, env: Environment, name: str, payload: Mapping[str, Any]) -> dict:
+        try:
+            reply = await self.client(self.request(env, name, payload))
+        except LLMError as e:
+            if e.stops:
+                raise
+            raise UserError(shorten(e, 300)) from e
+        [field] = env.roles[name].schema["properties"]
+        text = without_thoughts(reply.text) or reply.text.strip()
+        return self.read(replace(reply, parsed={field: text}), env.roles[name])

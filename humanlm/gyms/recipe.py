@@ -423,8 +423,6 @@ class _GymRecipe(Recipe):
         require("gyms", (turns, f"lessons: {s.gyms.lessons} holds no turn of a policy"))
         for config in (s.user, s.judge):
             config.require_price(config.named()[0])
-            if config.model.startswith("simulator/"):
-                config.player()
 
     def load(self, s: Settings, **given: Any) -> _GymWork:
         return _load_gyms(s, **given)

@@ -210,9 +210,10 @@ def _base_name(
     "Name the model of the Hub that a model was made from"
     run, name = run_folder(place), (settings.get("model") or {}).get("name")
     named = read_record(run).get("base_model", name) if run else name
+    roots = [Path(), *run.resolve().parents] if run else [Path()]  # where the run may have begun
     for base in (adapter_base(place), named):
-        if base and base != "tiny" and not is_path(base) and not Path(base).exists():
-            return base
+        if base and base != "tiny" and not is_path(base):
+            return None if any((root / base).exists() for root in roots) else base
     return None
 
 # %% ../../nbs/serving/04_card.ipynb #licence_of

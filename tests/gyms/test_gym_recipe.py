@@ -286,7 +286,6 @@ def test_two_processes_play_the_dialogues_of_one_and_push_them_alike(tmp_path):
 @pytest.mark.parametrize(
     "flags, said",
     [
-        (["--user.model", "simulator/nope"], "no model lies in nope"),
         (["--gyms.train", "[nope]"], "nope"),
     ],
 )

@@ -308,25 +308,6 @@ def test_reasoning_before_the_answer_is_not_shown_and_markers_are_broken():
     )
 
 
-def test_a_simulator_gets_its_persona_as_a_field_and_roles_never_flip():
-    client = ScriptedClient(["I would not say."], "simulator/run")
-    env = play(
-        river(ModelUser(client, "A secretive angler.")),
-        ("search", "Is it long?"),
-    )
-    [request] = client.requests
-    assert request.extra == {"persona": "A secretive angler."} and request.schema is None
-    assert [(message["role"], message["content"]) for message in request.messages] == [
-        ("assistant", "I think of a river."),
-        ("user", "Is it long?"),
-    ]
-    assert env.turns[0].feedback == "I would not say."
-    with pytest.raises(ConfigError, match="more than a text"):
-        play(river(ModelUser(client, "An angler.")), ("action", "Is it long?"))
-    with pytest.raises(ConfigError, match="user.persona"):
-        play(river(ModelUser(client)), ("search", "Is it long?"))
-
-
 @pytest.mark.parametrize("name", gym_names())
 def test_roles_of_every_gym_can_be_asked_of_models_and_their_rules_answer_in_the_same_form(name):
     gym, asked = find_gym(name), []
