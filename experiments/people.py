@@ -363,7 +363,7 @@ class SimulatorUser(ModelUser):
             "assistant": {"role": "user", "name": payload.get("author", "Assistant")},
         }
         turns = [*payload.get("history", ())]
-        last = payload.get("post") or payload.get("said")
+        last = payload.get("post") or payload.get("message")
         turns += [{"role": "assistant", "content": last}] if last else []
         messages = (sides[turn["role"]] | {"content": turn["content"]} for turn in turns)
         source = {"source": payload["source"]} if payload.get("source") else {}

@@ -76,7 +76,7 @@ def _show(talk: Talk, example: Example, seed: int = 0) -> Interview:
     "Print a conversation with one person, level by level"
     print(before_lines(example), flush=True)
     for interview in talk.follow(example, seed):
-        print(interview.level_lines(list(interview.said)[-1]), flush=True)
+        print(interview.level_lines(list(interview.answers)[-1]), flush=True)
     if example.reply:
         print(lines_of("real reply", example.reply), flush=True)
     return interview

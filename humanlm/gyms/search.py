@@ -86,9 +86,9 @@ def _answer_words(text):
     return [str(_NUMBERS.index(word)) if word in _NUMBERS else word for word in words]
 
 
-def _same_answer(said: str, gold: str) -> bool:  # said: short, as a policy wrote it
+def _same_answer(message: str, gold: str) -> bool:  # said: short, as a policy wrote it
     "Tell by rule whether an answer is right: the same text, or a word F1 of 0.8 and the same facts"
-    a, b = _answer_words(said), _answer_words(gold)
+    a, b = _answer_words(message), _answer_words(gold)
     facts = [
         sorted(word for word in words if word in ("no", "not", "never") or re.search(r"\d", word))
         for words in (a, b)
@@ -153,14 +153,14 @@ class _SearchEnvironment(TriesEnvironment):
             "Does the answer given say the same as the right answer, for this "
             "question? Other words, languages and units are fine; "
             "other facts are not, nor several answers at once.\nQuestion: "
-            "{question}\nRight answer: {gold}\nAnswer given: {said}",
+            "{question}\nRight answer: {gold}\nAnswer given: {message}",
             answer_form(reasoning=TEXT, verdict={"enum": ["yes", "no"]}),
             judges=True,
         )
     }
 
-    def rule_grader(self, question: str, gold: str, said: str) -> dict:
-        right = any(_same_answer(said, one) for one in (gold, *self.task.aliases))
+    def rule_grader(self, question: str, gold: str, message: str) -> dict:
+        right = any(_same_answer(message, one) for one in (gold, *self.task.aliases))
         return {"reasoning": "", "verdict": "yes" if right else "no"}
 
     async def on_search(self, content):
@@ -181,12 +181,12 @@ class _SearchEnvironment(TriesEnvironment):
         return Feedback("\n".join([*lines, left]))
 
     async def on_answer(self, content):
-        task, said = self.task, content.strip()
-        if len(said) > 200:
+        task, message = self.task, content.strip()
+        if len(message) > 200:
             return Feedback("Write the answer alone, in a few words.", fault="format")
-        if _answer_words(said) == _answer_words(task.answer):
+        if _answer_words(message) == _answer_words(task.answer):
             return self.judged(True)
-        answer = await self.ask("grader", question=task.question, gold=task.answer, said=said)
+        answer = await self.ask("grader", question=task.question, gold=task.answer, message=message)
         return self.judged(answer["verdict"] == "yes")
 
 # %% ../../nbs/gyms/52_search.ipynb #search_tasks

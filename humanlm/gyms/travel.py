@@ -176,13 +176,13 @@ def _travel_options(
 class _TravelTask(GymTask):
     "A trip, and what its traveller wishes"
 
-    told: str
+    request: str
     aspects: tuple[_TravelAspect, ...]
     released: bool = False  # wishes and options are those of the released tables
 
     @property
     def opening(self) -> str:
-        return self.told
+        return self.request
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -220,15 +220,15 @@ def _new_task(rng, name, shape, rest):
     start, end, day = (f"{month} {n}" for n in (first, last, rng.randint(first, last)))
     stay = (place, start, end)
     trip = {"flight": (origin, place, start), "restaurant": (place, day)}
-    aspects, told = [], []
+    aspects, sentences = [], []
     for kind, size in zip((kinds[at] for at in chosen), sizes):
         details = dict(zip(TRAVEL_KINDS[kind].details, trip.get(kind, stay)))
         wishes = rng.choice(_wish_sets(kind, size)[rest::3])
         options = _travel_options(rng, kind, wishes, place)
         aspects.append(_TravelAspect(kind, place, details, wishes, options))
-        told.append(TRAVEL_KINDS[kind].sentence.format(**details))
-    told.append("Where my wishes are met, I take the cheapest.")
-    return _TravelTask(name, " ".join(told), tuple(aspects))
+        sentences.append(TRAVEL_KINDS[kind].sentence.format(**details))
+    sentences.append("Where my wishes are met, I take the cheapest.")
+    return _TravelTask(name, " ".join(sentences), tuple(aspects))
 
 
 def _travel_tasks(
@@ -298,10 +298,10 @@ def _topics(task: _TravelTask, aspect: _TravelAspect, stems: frozenset) -> set[s
     return {topics[stem] for stem in stems if stem in topics}
 
 
-def _rule_heard(task: _TravelTask, said: str, told: Sequence[str]) -> tuple[str, str]:
+def _rule_heard(task: _TravelTask, message: str, hinted: Sequence[str]) -> tuple[str, str]:
     "Say by rule what a message asks (one of `LISTENED`), and which wish it is about"
-    stems = _word_stems(said[:2000])
-    if "?" not in said and "tell" not in stems and not _ASKS & {*stems[:1]}:
+    stems = _word_stems(message[:2000])
+    if "?" not in message and "tell" not in stems and not _ASKS & {*stems[:1]}:
         return "other", ""
     stems = frozenset(stems)
     named = [aspect for aspect in task.aspects if stems & TRAVEL_KINDS[aspect.kind].names]
@@ -315,7 +315,7 @@ def _rule_heard(task: _TravelTask, said: str, told: Sequence[str]) -> tuple[str,
         if wish.topic in topics.get(aspect.kind, ())
     ]
     if hits:
-        return "wish", next((name for name in hits if name not in told), hits[0])
+        return "wish", next((name for name in hits if name not in hinted), hits[0])
     return "none" if every or len(stems) > 2 else "other", ""
 
 # %% ../../nbs/gyms/58_travel.ipynb #roles
@@ -330,7 +330,7 @@ TRAVEL_ROLES = {
     ),
     "listener": UserRole(
         "A traveller has these wishes, each with its number:\n{wishes}\nThe "
-        "conversation so far:\n{history}\nNow the assistant says:\n{said}\n"
+        "conversation so far:\n{history}\nNow the assistant says:\n{message}\n"
         f"What is this message? {'; '.join(f'{name}: {what}' for name, what in LISTENED.items())}. "
         "It is about a wish only if it asks concretely for what this wish is about. "
         "Give the number of that wish, else an empty text.",
@@ -341,14 +341,14 @@ TRAVEL_ROLES = {
         "You are planning a trip. You have one wish, which you never name "
         "outright:\n{wish}\nThis is how you feel "
         "about it:\n{hint}\nThe conversation so far:\n{history}\n"
-        "The assistant says:\n{said}\nAnswer in one or two sentences from which a good "
+        "The assistant says:\n{message}\nAnswer in one or two sentences from which a good "
         "listener can tell the wish. "
         "Mention no other wish.",
         answer_form(reply=TEXT),
     ),
     "talker": UserRole(
         "You are planning a trip. The conversation so far:\n{history}\nThe assistant "
-        "says:\n{said}\n"
+        "says:\n{message}\n"
         "Answer politely in one short sentence. Say nothing about what you want or "
         "like, and ask nothing.",
         answer_form(reply=TEXT),
@@ -428,19 +428,19 @@ class _TravelEnvironment(Environment):
         fits = all(_same_detail(fields.get(name, ""), value) for name, value in details)
         return {"aspect": aspect.kind, "fits": fits}
 
-    def rule_listener(self, said: str, wishes: str, history: list) -> dict:
-        return dict(zip(("kind", "wish"), _rule_heard(self.task, said, self.hinted)))
+    def rule_listener(self, message: str, wishes: str, history: list) -> dict:
+        return dict(zip(("kind", "wish"), _rule_heard(self.task, message, self.hinted)))
 
-    def rule_hinter(self, said: str, wish: str, hint: str, history: list) -> dict:
+    def rule_hinter(self, message: str, wish: str, hint: str, history: list) -> dict:
         return {"reply": hint}
 
-    def rule_talker(self, said: str, history: list) -> dict:
+    def rule_talker(self, message: str, history: list) -> dict:
         return {"reply": _REPLIES["other"]}
 
-    async def hint(self, said: str, name: str) -> str:
+    async def hint(self, message: str, name: str) -> str:
         "Let the user hint at a wish"
         aspect, wish = self.task.wishes[name]
-        payload = {"said": said, "wish": f"{aspect.kind}, {wish}", "hint": wish.hint}
+        payload = {"message": message, "wish": f"{aspect.kind}, {wish}", "hint": wish.hint}
         answer = await self.ask("hinter", **payload, history=self.history)
         reply = spoken(answer)
         self.hinted.append(name)
@@ -478,7 +478,7 @@ class _TravelEnvironment(Environment):
         wishes = "\n".join(
             f"{name}: {aspect.kind}, {wish}" for name, (aspect, wish) in self.task.wishes.items()
         )
-        answer = await self.ask("listener", said=content, wishes=wishes, history=self.history)
+        answer = await self.ask("listener", message=content, wishes=wishes, history=self.history)
         kind, name, left = answer["kind"], answer["wish"], self.open_wishes
         if kind == "wish" and name in left:
             _, paid = TRAVEL_PAY[self.config.compat]
@@ -492,7 +492,7 @@ class _TravelEnvironment(Environment):
             return Feedback(await self.hint(content, rng.choice(left)))
         self.off_topic += 1
         if kind == "other":
-            reply = await self.ask("talker", said=content, history=self.history)
+            reply = await self.ask("talker", message=content, history=self.history)
             return Feedback(spoken(reply))
         if name in self.hinted:
             return Feedback(f"As I said: {self.task.wishes[name][1].hint}")

@@ -65,14 +65,14 @@ def _front_matter(
     import yaml
 
     library = "peft" if adapter_base(place) and not needs_merging(place) else "transformers"
-    known = {
+    fields = {
         "license": licence,
         "library_name": library,
         "pipeline_tag": "text-generation",
         "tags": ["humanlm", "user-simulation" if recipe == _USERS else recipe],
         **({"base_model": base} if base else {}),
     }
-    return f"---\n{yaml.safe_dump(known, sort_keys=False)}---\n"
+    return f"---\n{yaml.safe_dump(fields, sort_keys=False)}---\n"
 
 # %% ../../nbs/serving/04_card.ipynb #settings_list
 _SHOWN = "run model sft hierarchy tasks classmate rollout reward advantage trainer".split()

@@ -22,21 +22,21 @@ from ..training.run import quiet_libraries
 # %% ../../nbs/serving/06_talk.ipynb #typed
 def typed(
     persona: str | Sequence[str],  # in words, or messages of the person
-    said: str,  # "NAME: text" on each line; HUMAN is the simulated person
+    conversation: str,  # "NAME: text" on each line; HUMAN is the simulated person
     source: str = "chat",  # where the conversation takes place
 ) -> Example:  # without a reply
     "Make an example of a person and a conversation that somebody typed"
     if not "".join(persona).strip():
         raise ConfigError("Nobody is to be played: say who it is, in words or by messages.")
-    context = as_context(_spoken(said), SPEAKER)
+    context = as_context(_spoken(conversation), SPEAKER)
     who = as_persona(persona.strip() if isinstance(persona, str) else persona)
     return Example("typed", source, "test", SPEAKER, "typed", who, context, "")
 
 # %% ../../nbs/serving/06_talk.ipynb #spoken
-def _spoken(said: str) -> list[tuple[str, str]]:  # name, text
+def _spoken(conversation: str) -> list[tuple[str, str]]:  # name, text
     "Read who said what"
     pairs = []
-    for line in said.strip().splitlines():
+    for line in conversation.strip().splitlines():
         name, colon, text = line.partition(":")
         if colon and name.strip() and len(name) <= 40:
             pairs.append((name.strip(), text.strip()))
@@ -52,15 +52,15 @@ class Interview:
     "What a simulated person answered"
 
     example: Example
-    said: Mapping[str, Utterance]  # level → what was said, so far
+    answers: Mapping[str, Utterance]  # level → what was said, so far
 
     def text(self, level: str) -> str:
         "Return what the model says at a level, as far as it can be read"
-        return self.said[level].text
+        return self.answers[level].text
 
     def thought(self, level: str) -> str:
         "Return the thought before a level; each state that it names stands on a line of its own"
-        return re.sub(r"(?<=\S)(?=<[a-z]+>)", "\n", self.said[level].thought)
+        return re.sub(r"(?<=\S)(?=<[a-z]+>)", "\n", self.answers[level].thought)
 
     def next(self, text: str, name: str = "you") -> Example:
         "Return the conversation with the answer and what this name says next, without a real reply"
@@ -70,13 +70,13 @@ class Interview:
         return replace(e, id=f"{e.id}+", context=(*e.context, answer, more), reply="", states=None)
 
     def __str__(self) -> str:
-        levels = [self.level_lines(level) for level in self.said]
+        levels = [self.level_lines(level) for level in self.answers]
         truth = [lines_of("real reply", self.example.reply)] if self.example.reply else []
         return "\n".join([before_lines(self.example), *levels, *truth])
 
     def level_lines(self, level: str) -> str:
         "Write one level, its thought before it"
-        status = self.said[level].status
+        status = self.answers[level].status
         text = self.text(level) + ("" if status == "ok" else f" ({status})")
         thought = [lines_of("thought", self.thought(level))] if self.thought(level) else []
         return "\n".join([*thought, lines_of("reply" if level == "response" else level, text)])
@@ -119,17 +119,17 @@ class Talk:
 
     def follow(self, example: Example, seed: int = 0) -> Iterator[Interview]:
         "Ask a person; yield what was said after each level"
-        setup, said = self.client.setup, {}
+        setup, answers = self.client.setup, {}
         together = setup.hierarchy.asks == "together"
         for levels in [None] if together else [[level] for level in self.client.levels]:
             states = None
             if self.client.compose:
-                states = {level: u.text for level, u in said.items() if u.is_read}
+                states = {level: u.text for level, u in answers.items() if u.is_read}
             sampling = replace(setup.sampling, seed=seed)
-            answers = run_sync(self.client.say(example, levels, sampling, states))
-            for level, answer in answers.items():
-                said = {**said, level: answer}
-                yield Interview(example, said)
+            new = run_sync(self.client.say(example, levels, sampling, states))
+            for level, answer in new.items():
+                answers = {**answers, level: answer}
+                yield Interview(example, answers)
 
     def ask(self, example: Example, seed: int = 0) -> Interview:
         "Ask a person; return what was said at all levels"

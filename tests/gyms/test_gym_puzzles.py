@@ -198,7 +198,7 @@ def test_search_a_judge_who_fails_gives_no_score_and_one_who_answers_decides():
         say(search.play(RIVER, judge=judge("no")), "[answer] The mirale.")[0].reward == 1
         and len(asked) == count
     )  # plainly the same: nobody is asked
-    assert asked[0] == {"question": RIVER.question, "gold": "Mirale", "said": "a stream"}
+    assert asked[0] == {"question": RIVER.question, "gold": "Mirale", "message": "a stream"}
 
 
 BARE = _SearchTask("bare", "Who?", "Nobody")

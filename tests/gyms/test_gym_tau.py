@@ -226,7 +226,7 @@ def test_a_model_as_customer_begins_with_the_recorded_words_and_leaves_when_it_i
     early, last = say(env, f"[action] Hello {STOP} you.", "[action] It is done.")
     assert (
         asked[0]["history"] == [{"role": "user", "content": task.opening}]
-        and asked[0]["said"] == "Hello   you."
+        and asked[0]["message"] == "Hello   you."
         and [turn["role"] for turn in asked[1]["history"]] == ["user", "assistant", "user"]
     )
     assert early.feedback == "Well." and (last.reward, env.stop) == (0, "done"), (

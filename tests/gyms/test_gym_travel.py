@@ -319,7 +319,7 @@ def test_no_role_is_told_more_than_it_needs():
         not any(text in told["search_judge"] for text in wishes) and "Oslo" in told["search_judge"]
     )
     [talker] = [payload for role, payload in seen if role == "talker"]
-    assert {*talker} == {"said", "history"} and [turn["role"] for turn in talker["history"]] == [
+    assert {*talker} == {"message", "history"} and [turn["role"] for turn in talker["history"]] == [
         "assistant",
         "user",
     ]

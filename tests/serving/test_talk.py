@@ -43,7 +43,7 @@ def talk():
 
 def test_levels_come_one_by_one(talk):
     seen = list(talk.follow(EXAMPLE))
-    assert [list(t.said)[-1] for t in seen] == list(LEVELS)
+    assert [list(t.answers)[-1] for t in seen] == list(LEVELS)
     told = seen[-1]
     assert (
         {level: told.text(level) for level in LEVELS} == TRUTH
