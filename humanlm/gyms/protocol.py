@@ -59,7 +59,7 @@ def read_call(
 ) -> ToolCall:
     "Return the first call of a message; a call without a kind says in `fault` what is wrong"
     if not isinstance(text, str):
-        return _object_call(text) or ToolCall("", "", "bad_call")
+        return _object_call(dict(text)) or ToolCall("", "", "bad_call")
     message = without_thoughts(text)  # a thought that never ended calls nothing
     if first := _BRACKET.search(message):  # prose may stand before it
         later = _BRACKET.search(message, first.end())
@@ -72,7 +72,7 @@ def read_call(
     return ToolCall("", message.strip()[:MAX_CONTENT], fault)
 
 
-def _object_call(value: Mapping) -> ToolCall | None:
+def _object_call(value: dict) -> ToolCall | None:
     "Return the call of an object: fields of the published tool, or a tool named like a kind"
     name, fields = ("", value) if "choice" in value else tool_call(value) or ("", {})
     kind, content = fields.get("choice", name), fields.get("content") or ""

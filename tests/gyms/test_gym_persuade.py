@@ -93,22 +93,6 @@ def test_tricks_do_not_persuade_anybody(said):
         assert env.score == 0
 
 
-def test_a_split_by_claim_has_no_claim_on_both_sides():
-    tasks = [
-        *persuade.tasks(200, 0),
-        replace(TASK, id="a"),
-        replace(TASK, id="b", claim="cities should close THEIR centres to private cars"),
-    ]
-    train, test = split_tasks(tasks)
-    assert (
-        {t.claim for t in train}.isdisjoint(t.claim for t in test)
-        and len(train) + len(test) == len(tasks)
-        and train
-        and test
-    )
-    assert len({"a", "b"} & {t.id for t in train}) != 1
-
-
 @pytest.fixture(scope="module")
 def published():
     if "HUMANLM_DATA" not in os.environ:

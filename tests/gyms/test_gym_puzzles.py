@@ -17,7 +17,6 @@ from humanlm.gyms.function import _apply_rule, _FunctionTask, function
 from humanlm.gyms.protocol import GymConfig, ToolCall, find_gym, play_through
 from humanlm.gyms.search import (
     _same_answer,
-    _search_tasks,
     _SearchTask,
     _WebPage,
     search,
@@ -154,24 +153,6 @@ def test_search_refuses_the_sixth_search():
 )
 def test_answers_are_compared_as_people_would(said, gold, right):
     assert _same_answer(said, gold) is right
-
-
-def test_search_answers_to_catch_all_do_not_pay():
-    names = sorted({page.title for task in _search_tasks(16, 0) for page in task.pages})
-    for task in _search_tasks(16, 0):
-        env = search.play(task)
-        turns = say(
-            env,
-            f"[answer] {' '.join(names)}",
-            f"[answer] {task.answer} or {names[0]} or {names[1]}",
-            f"[answer] not {task.answer}",
-            "[answer] yes",
-        )
-        assert (
-            [turn.reward for turn in turns] == [0] * 4
-            and turns[0].fault == "format"
-            and env.stop == "done"
-        )
 
 
 def test_search_a_judge_who_fails_gives_no_score_and_one_who_answers_decides():

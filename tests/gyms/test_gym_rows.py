@@ -8,7 +8,7 @@ import pytest
 from humanlm.core.basics import run_sync
 from humanlm.core.commands import main as gyms
 from humanlm.gyms.protocol import find_gym, play_through
-from humanlm.gyms.rows import read_gym_rows, read_lessons
+from humanlm.gyms.rows import read_gym_rows
 from humanlm.train import main
 
 STORY = {
@@ -198,24 +198,6 @@ def test_a_trip_is_played_on_its_released_table(tree):
     assert "correct" not in turns[0].feedback and turns[1].feedback == "hints at water"
 
 
-def test_an_airline_books_and_refuses_as_published(tree):
-    task = read_gym_rows(tree / "data/test.parquet", ["tau"]).tasks["tau"][0]
-    desk = task.desk()
-    short = BOOKING | {"payment_methods": BOOKING["payment_methods"][:1]}
-    assert "the price is 100" in desk.call("book_reservation", short)[0] and not desk.changed
-    shown, fault = desk.call("book_reservation", BOOKING)
-    assert not fault and json.loads(shown)["flights"][0]["price"] == 100
-    assert list(desk.get("users", "ada_1")["payment_methods"]) == ["credit_card_1"]
-    assert desk.state() != task.goal[0], "it is still to be cancelled"
-    desk.call(CANCEL["name"], CANCEL["kwargs"])
-    assert desk.state() == task.goal[0]
-    ways = {"origin": "PHL", "destination": "LGA", "date": "2024-05-20"}
-    assert [
-        one["flight_number"] for one in json.loads(desk.call("search_direct_flight", ways)[0])
-    ] == ["HAT001"]
-    assert desk.call("book_reservation", BOOKING | {"nonfree_baggages": "1"})[1] == "format"
-
-
 DIALOGUES = [
     {
         "conversations": [
@@ -260,15 +242,6 @@ def test_a_run_begins_with_dialogues_and_trains_on_rows(tree, tmp_path, capsys, 
         "18 for training in function; held out: 2 of function, 1 of intention"
         in capsys.readouterr().out
     )
-
-
-def test_lessons_are_the_turns_of_the_policy_after_all_before_them(tmp_path):
-    write_json(tmp_path / "merged_gym_sft.json", DIALOGUES)
-    assert list(read_lessons(tmp_path)) == list(read_lessons(tmp_path / "merged_gym_sft.json"))
-    ((first, second),) = read_lessons(tmp_path)
-    assert [m["role"] for m in second["prompt"]] == ["system", "user", "assistant", "user"]
-    assert [part["type"] for part in first["target"]][:3] == ["markup", "text", "markup"]
-    assert second["target"] == "[answer] 2" and first["prompt"] == second["prompt"][:2]
 
 
 def test_a_plan_counts_dialogues_and_a_wrong_file_stops_it(tree, tmp_path, capsys):

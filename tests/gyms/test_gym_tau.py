@@ -138,19 +138,6 @@ def test_handing_over_ends_a_talk_and_is_paid_by_the_state():
 # ---- what does not pay
 
 
-def test_a_policy_that_refuses_or_claims_everything_is_paid_for_little():
-    tasks = _tau_tasks(300, 3)
-    refusing, claiming = (
-        lambda env: ToolCall("action", "I am sorry, this is not possible."),
-        lambda env: ToolCall("action", "It is all done."),
-    )
-    refused = [run_sync(play_through(tau.play(task), refusing)).score for task in tasks]
-    assert (
-        refused == [float(not task.actions) for task in tasks] and 0.03 < sum(refused) / 300 < 0.15
-    )
-    assert sum(run_sync(play_through(tau.play(task), claiming)).score for task in tasks[:50]) == 0
-
-
 def test_a_mark_or_a_claim_of_the_policy_ends_nothing():
     task = doing("cancel_pending_order")
     env = tau.play(task)
@@ -177,19 +164,6 @@ def test_a_mark_or_a_claim_of_the_policy_ends_nothing():
     assert _announces("Your order has been cancelled, and the money will arrive within a week.")
     say(env, "[finish]")
     assert env.stop == "finish" and env.score == 0
-
-
-def test_a_change_that_is_undone_counts_as_none():
-    task = next(task for task in TASKS if not task.actions)
-    user = SHOP["users"][task.user_id]
-    env = tau.play(task)
-    say(
-        env,
-        tool("modify_user_address", user_id=task.user_id, **{**user["address"], "zip": "00000"}),
-    )
-    assert env.desk.state() != task.goal[0]
-    say(env, tool("modify_user_address", user_id=task.user_id, **user["address"]))
-    assert env.desk.state() == task.goal[0] and SHOP["users"][task.user_id] is user
 
 
 # ---- the customer

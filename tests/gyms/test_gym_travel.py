@@ -167,14 +167,6 @@ def test_published_settings_pay_as_published():
     } == {"userrl-training": [0, 0.8], "userrl": [0.2, 0.6], "": [0.2, 0.2]}
 
 
-def test_an_episode_ends_when_all_is_booked_and_as_published_only_when_all_is_best():
-    ours, theirs = begin(), begin(compat="userrl")
-    for env in (ours, theirs):
-        say(env, "[answer] F2", "[answer] H3")
-    assert (ours.stop, theirs.stop) == ("done", "") and ours.score == 1
-    assert say(theirs, "[answer] F1")[0].reward == 0  # and there is no second choice
-
-
 # ---- bad input
 
 

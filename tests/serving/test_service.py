@@ -28,7 +28,6 @@ from humanlm.hierarchy.prompts import HierarchyConfig, make_rows
 from humanlm.models.checkpoints import add_adapter, make_model, save_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.prompts import render
-from humanlm.serve import main
 from humanlm.serving.service import Service, ServiceConfig, serving
 from humanlm.serving.vllm import vllm_command
 from humanlm.training.policies import ScriptedPolicy
@@ -438,20 +437,6 @@ def test_the_command_serves_until_it_is_told_to_stop(folder, sign):
         them = OpenAI(base_url=server.url, api_key="none")
         assert complete(them, temperature=0).model == "tram"
         assert server.end(sign) == 0 and "Traceback" not in server.stdout + server.stderr
-
-
-def test_the_plan_says_how_the_model_is_asked(folder, capsys):
-    assert main(["--model.name", str(folder), "--dry-run", "--serve.engine", "transformers"]) == 0
-    plan = capsys.readouterr().out
-    assert "at most 8 tokens, ends at </stance>" in plan and "thinking hetero" in plan
-    assert (
-        f"vllm serve {folder} --served-model-name tram" in plan
-        and f"--chat-template {folder}/chat_template.jinja" in plan
-    )
-    said = ["--hierarchy.prompt", "chat", "--hierarchy.thinking", "off"]
-    assert main(["--model.name", str(folder), "--dry-run", *said]) == 0
-    plan = capsys.readouterr().out
-    assert "prompts chat, thinking off" in plan and "ends at a blank line" in plan
 
 
 # ---- vLLM behind us (a stand-in with the same addresses; tests/models/test_vllm.py has the real

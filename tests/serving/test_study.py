@@ -16,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from pages import CHROMIUM, HOSTILE, TAGS, Browser, Reader
+from pages import HOSTILE, TAGS, Reader
 
 from humanlm.core.basics import write_jsonl
 from humanlm.core.commands import main
@@ -400,67 +400,3 @@ def test_a_study_takes_no_other_items_or_questions_under_those_who_have_begun(
         main(["study", "serve", "--study.out", str(serving.folder / "study")]) == 2
     )  # another process serves it
     assert "--study.out" in capsys.readouterr().err
-
-
-# ---- in a real browser
-
-
-@pytest.mark.skipif(not CHROMIUM, reason="needs Chromium or Chrome: apt install chromium")
-def test_a_browser_goes_back_reloads_loses_its_connection_and_keeps_every_answer(home, tmp_path):
-    def fill(b, **texts):
-        for name, text in texts.items():
-            b.js(f"document.getElementsByName('{name}')[0].value = {text!r}")
-
-    def send(b):
-        b.js("document.querySelector('.buttons button').click()")
-
-    def at(b, path):
-        return b.settled(f"location.pathname == '{path}'")
-
-    serving = Serving(tmp_path, "--study.items", home / "items.jsonl", "--study.words", 0.1)
-    with serving, Browser(tmp_path / "profile") as b:
-        b.open(serving.url)
-        send(b)
-        assert b.js("location.pathname") == "/" and not people(serving)  # the boxes are required
-        b.js("document.querySelectorAll('input[type=checkbox]').forEach(box => box.click())")
-        send(b), at(b, "/item/1/reply")
-        fill(b, reply="It is near and cheap."), send(b), at(b, "/item/1/states")
-        b.js("history.back()"), at(b, "/item/1/reply")
-        assert b.settled("document.getElementsByName('reply')[0].value") == "It is near and cheap."
-        b.tell("Page.reload"), at(b, "/item/1/reply")
-        send(b), at(b, "/item/1/states")
-        other = b.tab()
-        other.open(serving.url), at(other, "/item/1/states")
-        fill(b, **{name: f"my {name}" for name in STATES}), send(b), at(b, "/item/1/ratings")
-        (
-            fill(other, **dict.fromkeys(STATES, "no")),
-            send(other),
-        )  # a stale tab, of a step that is closed by now
-        at(other, "/item/1/ratings")
-        for name in (f"{scale}_{letter}" for letter in "ABC" for scale in ("similarity", "human")):
-            b.js(f"document.getElementsByName('{name}')[6].click()")
-        for i, letter in enumerate("ABC"):
-            b.js(f"document.getElementsByName('rank_{letter}')[{i}].click()")
-        fill(
-            b,
-            comparison="They are shorter than mine is.",
-            rank_reason="By what they say.",
-            human_reason="All of them.",
-        )
-        b.tell(
-            "Emulation.setDeviceMetricsOverride",
-            width=360,
-            height=740,
-            deviceScaleFactor=1,
-            mobile=True,
-        )
-        assert b.js("document.documentElement.scrollWidth") <= 360  # nothing sticks out on a phone
-        serving.kill()
-        send(b), b.settled("document.getElementById('main-frame-error') != null")
-        serving.begin(serving.port)
-        b.tell("Page.reload"), at(b, "/item/2/reply")  # sends the form again
-        person, kept = next(iter(people(serving).values())), kept_of(serving)
-        assert (
-            len(people(serving)) == 1 and kept.answer(person.id, 1, "states")["goal"] == "my goal"
-        )
-        assert kept.answer(person.id, 1, "ratings")["human_C"] == 7

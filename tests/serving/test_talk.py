@@ -9,7 +9,7 @@ from humanlm.alignment.contract import PolicySetup, contract
 from humanlm.core.basics import ConfigError, atomic_write, write_jsonl
 from humanlm.core.records import persona_text
 from humanlm.hierarchy.levels import LEVELS
-from humanlm.hierarchy.prompts import TRACE, HierarchyConfig
+from humanlm.hierarchy.prompts import HierarchyConfig
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
 from humanlm.serving.talk import Talk, typed
@@ -50,18 +50,6 @@ def test_levels_come_one_by_one(talk):
         and told.thought("response") == "a thought."
         and told.thought("goal") == ""
     )
-
-
-def test_a_composed_reply_is_shown_after_the_states_it_was_told():
-    setup = setup_of(TRUTH, "hetero")._replace(compose=True)
-    setup.policy.script["response"] = f"<response>{EXAMPLE.reply}</response>"
-    told = Talk(setup).ask(EXAMPLE)
-    assert (
-        told.thought("response").splitlines()
-        == [f"<{level}>{EXAMPLE.states[level]}" for level in TRACE]
-        and told.text("response") == EXAMPLE.reply
-    )
-    assert "thought         <" in str(told)
 
 
 def test_a_conversation_goes_on_without_a_real_reply(talk):
