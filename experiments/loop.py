@@ -19,18 +19,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from experiments.people import VIEWS, PolitePerson, SimulatorUser, advice, appeal, values_heard
 from humanlm.alignment.evaluation import judge_texts, measured, reference_texts
 from humanlm.alignment.recipe import HumanLM
 from humanlm.clients.limits import in_turn
+from humanlm.clients.names import client
 from humanlm.core.basics import atomic_write, read_jsonl, require, run_sync, to_json, write_jsonl
 from humanlm.core.config import Settings
 from humanlm.core.stats import Bootstrap, Interval, known_mean, pearson, spearman
 from humanlm.evaluation.measured import Measurement, load_measured, score_table
 from humanlm.evaluation.outcome import Arms, Table, rounded
-from humanlm.gyms.people import VIEWS, PolitePerson, values_heard
-from humanlm.gyms.protocol import Environment, Gym, ToolCall, UserError, find_gym, spoken
+from humanlm.gyms.protocol import Environment, Gym, ToolCall, UserError, spoken
 from humanlm.gyms.recipe import PARTS
-from humanlm.gyms.users import GymUserConfig
 from humanlm.rewards.judge_settings import make_judge
 from humanlm.training.trials import Study, Trial
 from humanlm.worlds.mini import Post
@@ -126,6 +126,9 @@ async def _scene(gym: Gym, task: Any, user: Any) -> TaskScene:
     )
 
 
+PEOPLE_GYMS = {"advice": advice, "appeal": appeal}
+
+
 def scenes(
     gyms: Sequence[str], part: str, count: int, player: Any = None
 ) -> list[TaskScene]:  # part: train or test; count: of tasks of each gym
@@ -135,7 +138,11 @@ def scenes(
         user = _once(player)
         return await in_turn(
             lambda one: _scene(one[0], one[1], user),
-            [(gym, task) for gym in map(find_gym, gyms) for task in gym.tasks(count, PARTS[part])],
+            [
+                (gym, task)
+                for gym in map(PEOPLE_GYMS.get, gyms)
+                for task in gym.tasks(count, PARTS[part])
+            ],
             32,
         )
 
@@ -316,9 +323,8 @@ def _player(trial: Trial, person: str) -> Any:
     if person in (PEOPLE, POLITE):
         return None if person == PEOPLE else PolitePerson()
     model = "base" if person == UNTRAINED else person
-    return GymUserConfig(
-        f"simulator/{trial.folder / 'models' / model}", temperature=None
-    ).player()  # drawn as in its evaluation
+    asked = client(f"simulator/{trial.folder / 'models' / model}")
+    return SimulatorUser(asked, max_tokens=512)
 
 
 def _met(

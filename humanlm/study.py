@@ -15,13 +15,12 @@ from typing import Any
 from .core.basics import ConfigError, DataError, shorten
 from .core.commands import menu
 from .core.grammar import parse
-from .core.html import aligned
+from .core.html import aligned, write_csv
 from .core.runs import alone
 from .core.web import address, listen, serve_app, service_key, web_libraries
-from .serving.answers import StudyAnswers
 from .serving.items import StudyConfig, StudyItem, study_items
-from .serving.ratings import report_text, save_ratings, study_ratings, study_report
-from .serving.survey import CONSENT, TITLE, survey_app
+from .serving.ratings import study_ratings, study_report
+from .serving.survey import CONSENT, TITLE, StudyAnswers, survey_app
 
 # %% ../nbs/93_study.ipynb #serve_command
 DESIGN = ("per_person", "words")  # settings that are fixed with the first start
@@ -101,26 +100,22 @@ def export_command(argv: Sequence[str]) -> int:  # exit code
         2,
     )
     ratings = study_ratings(StudyAnswers(s.inputs[0]))
-    print(
-        f"{len(ratings):,} rows of {len({r.participant for r in ratings}):,} "
-        f"participants: {s.inputs[1]}"
-    )
-    if not s.dry_run:
-        save_ratings(ratings, s.inputs[1])
+    people = {row["participant"] for row in ratings}
+    print(f"{len(ratings):,} rows of {len(people):,} participants: {s.inputs[1]}")
+    if ratings and not s.dry_run:
+        write_csv(s.inputs[1], [*ratings[0]], [row.values() for row in ratings])
     return 0
 
 
 def report_command(argv: Sequence[str]) -> int:  # exit code
-    "Say what people said: means, win rates, paired tests, agreement, and people against judges"
+    "Say what people said: means, paired tests, agreement, and people against judges"
     s = _inputs(argv, report_command.__doc__, "DIR: the folder of a study", 1)
-    kept = StudyAnswers(s.inputs[0])
+    store = StudyAnswers(s.inputs[0])
     if s.dry_run:
-        return (
-            print(f"{len(kept.people()):,} participants: {Path(s.inputs[0]) / 'report.html'}") or 0
-        )
-    found = study_report(study_ratings(kept))
-    place = found.save(TITLE, s.inputs[0])
-    print(f"{aligned(report_text(found))}\nreport: {place}")
+        print(f"{len(store.people()):,} participants: {Path(s.inputs[0]) / 'report.html'}")
+        return 0
+    report = study_report(study_ratings(store))
+    print(f"{aligned(report.markdown())}\nreport: {report.save(TITLE, s.inputs[0])}")
     return 0
 
 

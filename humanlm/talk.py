@@ -20,10 +20,9 @@ from humanlm.alignment.contract import (
 from .alignment.simulator import SimulatorClient
 from .core.basics import ConfigError, require, shorten
 from .core.commands import menu
-from .core.grammar import cut_line, parse
+from .core.grammar import parse
 from .core.records import Example, load_examples
-from .serving.play import talk_gym
-from .serving.talk import Interview, Talk, before_lines, lines_of, title_of, typed
+from .serving.talk import Interview, Talk, before_lines, lines_of, typed
 
 # %% ../nbs/86_talk.ipynb #_TalkConfig
 @dataclass(frozen=True)
@@ -62,10 +61,7 @@ GROUPS = {
     "rollout": AskingConfig,
     "talk": _TalkConfig,
 }
-ABOUT = (
-    "Talk to a simulated user: a held-out person of a run, or somebody made up. Or play a "
-    "gym: --gym NAME; --gym NAME --help lists the settings."
-)
+ABOUT = "Talk to a simulated user: a held-out person of a run, or somebody made up."
 
 # %% ../nbs/86_talk.ipynb #run_examples
 def _run_examples(place: str | Path) -> list[Example]:
@@ -80,7 +76,7 @@ def _show(talk: Talk, example: Example, seed: int = 0) -> Interview:
     "Print a conversation with one person, level by level"
     print(before_lines(example), flush=True)
     for interview in talk.follow(example, seed):
-        print(interview.level_lines(list(interview.said)[-1]), flush=True)
+        print(interview.level_lines(list(interview.answers)[-1]), flush=True)
     if example.reply:
         print(lines_of("real reply", example.reply), flush=True)
     return interview
@@ -113,7 +109,9 @@ def _asked_number(
 ) -> str:  # what was answered; empty: nothing
     "List people, ten at a time, and ask for the number of one"
     for end in range(10, len(examples) + 10, 10):
-        print("\n".join(title_of(i, e) for i, e in [*enumerate(examples)][end - 10 : end]))
+        for i, e in [*enumerate(examples)][end - 10 : end]:
+            about = shorten(e.context[-1].content, 60)
+            print(f"{i}. {shorten(e.user_id, 20)} on: {about}")
         more = f", or m for more of {len(examples)}" if end < len(examples) else ""
         answer = read(f"who (0 to {min(end, len(examples)) - 1}{more})? ")
         if answer != "m":
@@ -146,11 +144,9 @@ def _converse(
 def _talk(
     argv: Sequence[str],  # of the command line
 ) -> int:
-    "Talk to a simulated user: `humanlm talk MODEL`; or play a gym: `--gym NAME`"
+    "Talk to a simulated user: `humanlm talk MODEL`"
     if argv and not argv[0].startswith("-"):
         argv = ["--model.name", *argv]
-    if cut_line(argv).has("--gym"):
-        return talk_gym(argv, _read_line)
     s = parse(GROUPS, argv or ["--help"], ABOUT, runs=False)
     place = s.model.place
     examples = _run_examples(place)

@@ -95,7 +95,7 @@ COMMANDS = {
     ),
     "talk": Command(
         "humanlm.talk:main",
-        "talk to a simulated user, or play a gym",
+        "talk to a simulated user",
         "a conversation is not kept",
         alone=True,
     ),

@@ -9,11 +9,9 @@ from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
     from .conformance import gym_problems
-    from .people import PolitePerson
     from .protocol import Environment, Feedback, Gym, GymConfig, GymTask, find_gym
 
 __getattr__, __dir__ = lazy_names(__name__, {
     "conformance": ["gym_problems"],
-    "people": ["PolitePerson"],
     "protocol": ["Environment", "Feedback", "Gym", "GymConfig", "GymTask", "find_gym"],
 })

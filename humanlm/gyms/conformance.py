@@ -52,16 +52,16 @@ class _TemplateEnvironment(Environment):
     formats = {"action": "anything; the user says it again", "answer": "the word"}
     roles = {
         "echo": UserRole(
-            "Say again what the assistant said, word for word and without anything else: {said}",
+            "Say again what the assistant said, word for word and without anything else: {message}",
             answer_form(reply=TEXT),
         )
     }
 
-    def rule_echo(self, said: str) -> dict:
-        return {"reply": said}
+    def rule_echo(self, message: str) -> dict:
+        return {"reply": message}
 
     async def on_action(self, content):
-        return Feedback(spoken(await self.ask("echo", said=content)))
+        return Feedback(spoken(await self.ask("echo", message=content)))
 
     async def on_answer(self, content):
         answer, truth = content.strip().casefold(), self.task.secrets[0].casefold()

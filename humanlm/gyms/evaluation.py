@@ -8,17 +8,15 @@ __all__ = ['PLAYERS', 'ChatPlayer', 'episode_messages', 'player_of', 'EpisodeRec
 
 # %% ../../nbs/70_gyms.ipynb #imports
 import math
-import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 
 from ..clients.client import ChatClient
 from ..clients.limits import in_turn
-from ..clients.protocol import ChatRequest, LLMError
+from ..clients.protocol import ChatRequest
 from humanlm.core.basics import (
     append_row,
     check_name,
@@ -27,7 +25,16 @@ from humanlm.core.basics import (
 )
 from ..core.stats import known_mean
 from ..evaluation.measured import Measurement, Results, results
-from .protocol import BROKEN, Environment, Gym, GymConfig, GymTask, idle
+from humanlm.gyms.protocol import (
+    BROKEN,
+    Environment,
+    Gym,
+    GymConfig,
+    GymTask,
+    Player,
+    idle,
+    play_through,
+)
 
 # %% ../../nbs/70_gyms.ipynb #ChatPlayer
 class ChatPlayer:
@@ -62,8 +69,8 @@ def episode_messages(gym: Gym, env: Environment, system: bool = True) -> list[di
 PLAYERS = ("expert", "open-loop", "chance", "idle")
 
 
-def player_of(name: str, gym: Gym) -> Callable[[Environment], Any]:
-    "Make a player that needs no model"
+def player_of(name: str, gym: Gym) -> Player:
+    "Return a player that needs no model"
     players = (gym.expert, gym.open_loop or idle, gym.chance(), idle)
     return dict(zip(PLAYERS, players))[check_name(name, PLAYERS, "player")]
 
@@ -91,7 +98,7 @@ class EpisodeRecord:
 async def play_tasks(
     gym: Gym,
     tasks: Sequence[GymTask],
-    player: Callable[[Environment], Any],  # what it does next: a call or a text, awaited if need be
+    player: Player,
     copies: int = 1,  # episodes of a task
     config: GymConfig | None = None,
     user: Any = None,  # None: rules
@@ -109,33 +116,13 @@ async def play_tasks(
         if (gym.name, task.id, copy) in done:
             return done[gym.name, task.id, copy]
         env = gym.play(task, config, user, judge, seed * 1000 + copy)
-        while not env.stop:
-            await _move(env, player)
+        await play_through(env, player)
         episode = EpisodeRecord.of(gym, env, copy)
         if path is not None:
             append_row(path, episode)
         return episode
 
     return await in_turn(one, [(task, copy) for task in tasks for copy in range(copies)], workers)
-
-
-_TOO_LONG = re.compile(
-    r"context[ _](?:length|window)|too long|maximum number of tokens|do(?:es)? not fit", re.I
-)  # in the words of servers
-
-
-async def _move(env, player):
-    "Let a player act; where its model fails, the episode ends (with its score if it grew too long)"
-    try:
-        call = player(env)
-        call = await call if isawaitable(call) else call
-    except LLMError as e:
-        if e.stops:
-            raise
-        too_long = e.kind == "bad request" and env.turns and _TOO_LONG.search(str(e))
-        env.stop = "length" if too_long else "policy_error"
-    else:
-        await env.step(call)
 
 
 def _nan(value: float | None) -> float:

@@ -117,14 +117,14 @@ class _FunctionEnvironment(TriesEnvironment):
 def published_row(
     row: Mapping[str, Any],  # of a published parquet or JSON file
     *files: str,  # below HUMANLM_DATA: hold what the parquet rows of a gym leave out
-    own: str = "id",  # what a row is called in a parquet file
+    id_field: str = "id",  # what a row is called in a parquet file
     key: str = "id",  # and in these files
 ) -> dict[str, Any]:
     "Bring a published row to one flat form"
     truth = row.get("reward_model")
     if truth is None or not files:
         return dict(row if truth is None else truth)
-    if (whole := released_rows(*files, key=key).get(truth.get(own))) is None:
+    if (whole := released_rows(*files, key=key).get(truth.get(id_field))) is None:
         raise DataError(
             f"The task of this row is not in {' or '.join(files)} below {data_root()}. Set "
             "HUMANLM_DATA to a folder that holds it, such as a clone of UserRL."

@@ -136,8 +136,8 @@ class _IntentionEnvironment(Environment):
         nothing = (
             "I have nothing to say about that; please ask for something that you need to know."
         )
-        said = " ".join(f"{wish['detail']}: {wish['wish']}." for wish in wishes)
-        return {"response": said or nothing}
+        message = " ".join(f"{wish['detail']}: {wish['wish']}." for wish in wishes)
+        return {"response": message or nothing}
 
     async def on_action(self, content):
         history = as_dialogue(self.turns[-3:])

@@ -90,13 +90,13 @@ def _topic(text):
 
 
 def _weigh_argument(
-    said: str,
+    message: str,
     claim: str,  # that it is to shake
     argument: str,  # for the claim
     earlier: Sequence[str] = (),  # arguments against it
 ) -> dict[str, float]:  # feature → 0 to 1
     "Say what an argument has, by rule; who copies an earlier text has novelty 0"
-    words, others = _words(said), [_words(text) for text in (claim, argument, *earlier)]
+    words, others = _words(message), [_words(text) for text in (claim, argument, *earlier)]
     size = min(1.0, len(words) / 25)  # keywords are no argument: all but relevance counts by size
     touched = [
         min(1.0, len(words & _topic(text)) / max(1.0, share * len(_topic(text))))
@@ -105,7 +105,7 @@ def _weigh_argument(
     sourced, numbered = not words.isdisjoint(_SOURCES), any(word.isdigit() for word in words)
     likeness = max(len(words & other) / max(1, len(words | other)) for other in others)
     return {
-        "length": size * (1.0 if len(said.split()) <= 180 else 0.5),
+        "length": size * (1.0 if len(message.split()) <= 180 else 0.5),
         "evidence": size * (0.5 * sourced + 0.5 * numbered),
         "concession": size * (not words.isdisjoint(_YIELDS)),
         "relevance": sum(touched) / 2,
@@ -123,7 +123,7 @@ class _PersuadeEnvironment(Environment):
         "listener": UserRole(
             "You hold this opinion: {claim}\nYour reason: {argument}\nWhere you stand "
             "now: {stance}\nWhat was said so "
-            "far:\n{dialogue}\nNow they say:\n{said}\n"
+            "far:\n{dialogue}\nNow they say:\n{message}\n"
             "Think it over honestly. Where a step of their reasoning fails, tell them; "
             "where it holds, let it move you, and no further than it deserves. "
             "Repeating, insulting or telling you what to output convinces nobody. "
@@ -144,7 +144,7 @@ class _PersuadeEnvironment(Environment):
             argument=self.task.argument,
             stance=STEPS[self.at],
             dialogue=as_dialogue(self.turns),
-            said=content,
+            message=content,
         )
         reply, stance = spoken(answer), answer["stance"]
         before, self.at = self.at, STEPS.index(stance)
@@ -154,9 +154,9 @@ class _PersuadeEnvironment(Environment):
         text = f"{reply}\nThey now {stance.lower()}."
         return Feedback(text, gain, self.at == 6, {"steps": self.at - before})
 
-    def rule_listener(self, claim, argument, stance, dialogue, said):
+    def rule_listener(self, claim, argument, stance, dialogue, message):
         earlier = [turn["content"] for turn in dialogue if turn["role"] == "assistant"]
-        shares = _weigh_argument(said, claim, argument, earlier)
+        shares = _weigh_argument(message, claim, argument, earlier)
         strength = sum(WEIGHTS[name] * share for name, share in shares.items())
         move = (strength > self.resistance) + (strength > self.resistance + 0.35)
         weakest = min(shares, key=lambda name: (shares[name], name))
@@ -167,7 +167,7 @@ class _PersuadeEnvironment(Environment):
             move, remarks = 0, [REMARKS["relevance"]]
         if not shares["novelty"]:
             move, remarks = -1, [REMARKS["again"]]
-        if not _words(said).isdisjoint(_RUDE):
+        if not _words(message).isdisjoint(_RUDE):
             move, remarks = -1, [REMARKS["abuse"]]
         at = min(6, max(0, STEPS.index(stance) + move))
         return {"reply": " ".join(remarks), "stance": STEPS[at]}

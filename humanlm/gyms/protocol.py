@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['KINDS', 'FINISH', 'MAX_CONTENT', 'COMPAT', 'TEXT', 'BROKEN', 'Player', 'GYMS', 'ToolCall', 'read_call', 'tool_schema',
            'GymConfig', 'GymTask', 'make_tasks', 'split_tasks', 'Feedback', 'GymTurn', 'UserError', 'UserRole',
-           'answer_form', 'spoken', 'as_dialogue', 'Environment', 'call_lines', 'call_help', 'Gym', 'gym_names',
-           'find_gym', 'play_through', 'idle']
+           'answer_form', 'spoken', 'as_dialogue', 'Environment', 'Gym', 'gym_names', 'find_gym', 'play_through',
+           'idle']
 
 # %% ../../nbs/gyms/04_protocol.ipynb #imports
 import json
@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from inspect import isawaitable
 from typing import Any, ClassVar, NamedTuple
 from zlib import crc32
 
@@ -43,7 +44,6 @@ class ToolCall(NamedTuple):
     kind: str  # a key of `KINDS`, "finish", a word that is none, or ""
     content: str  # never trusted
     fault: str = ""  # why there is no call, or none that can be executed
-    more: int = 0  # further calls of the same message, which are not executed
 
     def __str__(self) -> str:
         return f"[{self.kind}] {self.content}"
@@ -57,30 +57,28 @@ _BRACKET = re.compile(
 def read_call(
     text: str | Mapping,  # what a policy wrote, reasoning included, or what it gave to a tool
 ) -> ToolCall:
-    "Read the first call of a message; a call without a kind says in `fault` what is wrong"
+    "Return the first call of a message; a call without a kind says in `fault` what is wrong"
     if not isinstance(text, str):
-        return _object_call(text) or ToolCall("", "", "bad_call")
+        return _object_call(dict(text)) or ToolCall("", "", "bad_call")
     message = without_thoughts(text)  # a thought that never ended calls nothing
-    if brackets := list(_BRACKET.finditer(message)):  # prose may stand before the first
-        first, *later = brackets
-        content = message[first.end() : later[0].start() if later else None]
-        return ToolCall(first[1].lower(), content.strip()[:MAX_CONTENT], more=len(later))
+    if first := _BRACKET.search(message):  # prose may stand before it
+        later = _BRACKET.search(message, first.end())
+        content = message[first.end() : later.start() if later else None]
+        return ToolCall(first[1].lower(), content.strip()[:MAX_CONTENT])
     values = read_json(message[:20_000]) if "{" in message else ()
-    if calls := [call for value in values if (call := _object_call(value))]:
-        return calls[0]._replace(more=len(calls) - 1)
+    if call := next(filter(None, map(_object_call, values)), None):
+        return call
     fault = "bad_call" if "tool_call" in message or "{" in message else "no_call"
     return ToolCall("", message.strip()[:MAX_CONTENT], fault)
 
 
-def _object_call(value):
-    name = ""
-    if not {"choice", "kind"} & value.keys():
-        name, value = tool_call(value) or ("", {})
-    kind = value.get("choice", value.get("kind", name if name in KINDS else None))
-    rest = value.keys() - {"choice", "kind", "content"}
-    if not isinstance(kind, str) or (rest and "content" not in value and kind != FINISH):
-        return None  # the content stands where nobody looks
-    kind, content = kind.strip().lower()[:40], value.get("content") or ""
+def _object_call(value: dict) -> ToolCall | None:
+    "Return the call of an object: fields of the published tool, or a tool named like a kind"
+    name, fields = ("", value) if "choice" in value else tool_call(value) or ("", {})
+    kind, content = fields.get("choice", name), fields.get("content") or ""
+    if not isinstance(kind, str) or ("choice" not in fields and kind not in KINDS):
+        return None
+    kind = kind.strip().lower()[:40]
     content = content.strip() if isinstance(content, str) else json.dumps(content)
     prefix = _BRACKET.match(content)
     if prefix and prefix[1].lower() == kind:
@@ -195,7 +193,6 @@ class GymTurn(NamedTuple):
     reward: float  # nan: the user or the judge failed
     parts: Mapping[str, float] = {}
     fault: str = ""
-    more: int = 0  # further calls of the same message, which were not executed
 
 
 class UserError(HumanLMError):
@@ -214,7 +211,7 @@ TEXT = {"type": "string"}
 
 
 def answer_form(**fields: Mapping) -> dict:
-    "Give the JSON schema of an answer that holds these fields and no others"
+    "Return the JSON schema of an answer that holds these fields and no others"
     return {
         "type": "object",
         "properties": fields,
@@ -224,14 +221,14 @@ def answer_form(**fields: Mapping) -> dict:
 
 
 def spoken(answer: Mapping, name: str = "reply") -> str:  # name: of the field
-    "Take what a user says out of an answer; `UserError` where that is nothing"
+    "Return what a user says in an answer; `UserError` where that is nothing"
     if text := answer[name].strip():
         return text[:MAX_CONTENT]
     raise UserError("The user says nothing. Ask another model to play.")
 
 
 def as_dialogue(turns: Sequence[GymTurn], *kinds: str) -> list[dict[str, str]]:  # none: all kinds
-    "Write turns as messages of assistant and user, without those that were at fault"
+    "Return turns as messages of assistant and user, without those that were at fault"
     return [
         {"role": role, "content": text}
         for turn in turns
@@ -268,7 +265,7 @@ class Environment:
         "Set up the hidden state"
 
     def improved(self, score: float) -> float:
-        "Give what a score adds to the best one so far, and keep it"
+        "Return what a score adds to the best one so far, and keep it"
         before, self.best = self.best, max(self.best, score)
         return self.best - before
 
@@ -295,12 +292,12 @@ class Environment:
             if call.kind == FINISH or (call.kind in self.kinds and call.content.strip()):
                 feedback = await getattr(self, f"on_{call.kind}")(call.content)
             else:
-                feedback = Feedback(call_help(self, call), fault=call.fault or "format")
+                feedback = Feedback(self._help(call), fault=call.fault or "format")
         except Exception as e:
             self.stop, text = _broken(e)
             feedback = Feedback(text, math.nan, fault=self.stop.partition("_")[0])
         text, reward, done, parts, fault = feedback
-        turn = GymTurn(call.kind, call.content, text, float(reward), parts, fault, call.more)
+        turn = GymTurn(call.kind, call.content, text, float(reward), parts, fault)
         self.turns.append(turn)
         if not self.stop:
             at_limit = "turn_limit" if len(self.turns) >= self.config.max_turns else ""
@@ -309,6 +306,20 @@ class Environment:
 
     async def on_finish(self, content: str) -> Feedback:
         return Feedback("The episode ends here.")
+
+    @classmethod
+    def ways(cls) -> dict[str, str]:  # kind → what its content must be
+        "Return what a gym offers"
+        return {kind: cls.formats.get(kind, KINDS[kind]) for kind in cls.kinds}
+
+    def _help(self, call: ToolCall) -> str:
+        wrong = "There is no call in your message."
+        if call.kind:
+            wrong = f"There is no {call.kind!r} here."
+        if call.kind in self.kinds:
+            wrong = f"Your {call.kind} is empty."
+        ways = "; ".join(f"[{kind}] {what}" for kind, what in self.ways().items())
+        return f"{wrong} Write one of: {ways}."
 
     @property
     def score(self) -> float:
@@ -332,23 +343,8 @@ def _broken(e: Exception) -> tuple[str, str]:
         return "user_error", break_markers(f"The user does not answer: {shorten(e, 300)}")
     return "env_error", f"The gym failed: {type(e).__name__}: {shorten(e, 300)}"
 
-
-def call_lines(env: Environment | type[Environment]) -> dict[str, str]:  # kind → its content
-    "Say what a gym offers"
-    return {kind: env.formats.get(kind, KINDS[kind]) for kind in env.kinds}
-
-
-def call_help(env: Environment, call: ToolCall) -> str:
-    "Say how calls must be written in a gym"
-    wrong = "There is no call in your message."
-    if call.kind:
-        empty = call.kind in env.kinds
-        wrong = f"Your {call.kind} is empty." if empty else f"There is no {call.kind!r} here."
-    ways = "; ".join(f"[{kind}] {what}" for kind, what in call_lines(env).items())
-    return f"{wrong} Write one of: {ways}."
-
 # %% ../../nbs/gyms/04_protocol.ipynb #Gym
-Player = Callable[[Environment], ToolCall]  # what to do next in an episode
+Player = Callable[[Environment], Any]  # a call or a text, awaited if need be
 
 
 @dataclass(frozen=True)
@@ -388,9 +384,7 @@ class Gym:
 
     def system_prompt(self, config: GymConfig | None = None) -> str:
         "Say where the policy is, what it may do, and how"
-        ways = "\n".join(
-            f"- `{kind}`: {what}" for kind, what in call_lines(self.environment).items()
-        )
+        ways = "\n".join(f"- `{kind}`: {what}" for kind, what in self.environment.ways().items())
         return (
             f"You act in a world with a user in it.\n\n{self.about}\n\nIn each turn, "
             "write exactly one call: its kind in brackets, then its content, as in "
@@ -416,8 +410,6 @@ class Gym:
 # %% ../../nbs/gyms/04_protocol.ipynb #find_gym
 GYMS = {
     "template": "humanlm.gyms.conformance:template",
-    "advice": "humanlm.gyms.people:advice",
-    "appeal": "humanlm.gyms.people:appeal",
     **{
         name: f"humanlm.gyms.{name}:{name}"
         for name in "function search telepathy turtle intention persuade travel tau".split()
@@ -444,16 +436,28 @@ def find_gym(
     "Find a gym; `ConfigError` names the nearest"
     if not is_plugin(name):
         name = re.sub(r"^interact_|-v\d+$|gym(?=$|-v)|\d+(?=$|_)", "", name.lower())
-    gym = find_plugin(_SPELT.get(name, name), _installed() | GYMS, "gym")
-    if not isinstance(gym, Gym):
-        raise ConfigError(f"gym {shorten(name)!r} is {shorten(repr(gym))}. Give a `Gym`.")
-    return gym
+    return find_plugin(_SPELT.get(name, name), _installed() | GYMS, "gym")
 
 # %% ../../nbs/gyms/04_protocol.ipynb #play_through
+_TOO_LONG = re.compile(
+    r"context[ _](?:length|window)|too long|maximum number of tokens|do(?:es)? not fit", re.I
+)  # in the words of servers
+
+
 async def play_through(env: Environment, player: Player) -> Environment:
-    "Play an episode to its end"
+    "Play an episode to its end; it ends where the player's model fails"
     while not env.stop:
-        await env.step(player(env))
+        try:
+            call = player(env)
+            call = await call if isawaitable(call) else call
+        except LLMError as e:
+            if e.stops:
+                raise
+            # a dialogue that grew too long keeps its score
+            too_long = e.kind == "bad request" and env.turns and _TOO_LONG.search(str(e))
+            env.stop = "length" if too_long else "policy_error"
+        else:
+            await env.step(call)
     return env
 
 

@@ -9,7 +9,7 @@ __all__ = ['PARTS', 'NAMES', 'recipe']
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -44,8 +44,10 @@ from humanlm.gyms.protocol import (
     Gym,
     GymConfig,
     GymTask,
+    ToolCall,
     find_gym,
     gym_names,
+    play_through,
     split_tasks,
 )
 from .rows import GymRows, read_gym_rows, read_lessons
@@ -132,43 +134,61 @@ class _GymRollout(RolloutConfig):
     eval_temperature: float = 1.0
 
 # %% ../../nbs/gyms/51_recipe.ipynb #GymWork
-# part → seed of its tasks; odd and even seeds share no claim, person or topic, and seeds with other
-# remainders by 3 no component
-PARTS = {"train": 2, "valid": 4, "test": 3}
+# part → seed of its tasks; odd and even seeds share no claim, and seeds with other remainders by 3
+# no component
+PARTS = {"train": 2, "test": 3}
 
 
 @dataclass
 class _GymWork(Work):
     "Gyms, their tasks by part, and who plays user and judge"
 
+    settings: Any = None
     gyms: Mapping[str, Gym] = field(default_factory=dict)
     tasks: Mapping[str, Mapping[str, Sequence[GymTask]]] = field(default_factory=dict)  # by part
     user: Any = None  # None: rules
     judge: Any = None
 
     def pairs(self, part: str) -> list[tuple[Gym, GymTask]]:
-        "List the tasks of a part with their gyms"
+        "Return the tasks of a part with their gyms"
+        tasks = self.tasks[part].items()
+        return [(self.gyms[name], task) for name, some in tasks for task in some]
+
+    def play(self, gym: Gym, task: GymTask, seed: int = 0) -> Environment:
+        "Begin an episode as the settings say"
+        s = self.settings.gyms
+        config = gym.configured(s.max_turns, s.compat)
+        return gym.play(task, config, self.user, self.judge, seed)
+
+    def messages(self, gym: Gym, env: Environment) -> list[dict]:
+        "Return what the policy has read so far"
+        return [m | {"name": ""} for m in episode_messages(gym, env, self.settings.gyms.system)]
+
+    def rows(self, part: str) -> list[dict]:
+        "Return the row of each task of a part"
+        s = self.settings.gyms
         return [
-            (self.gyms[name], task) for name, tasks in self.tasks[part].items() for task in tasks
+            ask_row("", f"{gym.name}/{task.id}", s.max_tokens)
+            | {
+                "prompt": self.messages(gym, self.play(gym, task)),
+                "speaker": "",
+                "turn_tokens": s.turn_tokens,
+                "context_id": gym.name,
+            }
+            for gym, task in self.pairs(part)
         ]
 
 
 def _row_parts(s: Settings, gyms: Mapping[str, Gym], rows: GymRows) -> dict:  # part → gym → tasks
-    "Share rows: those of the split test are held out; of others a tenth, where none of them are"
+    "Share rows: those of the split test are held out, or a tenth where there are none"
     parts: dict[str, dict] = {part: {} for part in PARTS}
     for name, gym in gyms.items():
         tasks, splits = rows.tasks.get(gym.name, []), rows.splits.get(gym.name, {})
         test = [task for task in tasks if splits[task.id] == "test"]
         others = [task for task in tasks if splits[task.id] != "test"]
-        trained = name in s.gyms.train
-        if not (others if trained else tasks):
-            group = "train" if trained else "held_out"
-            raise DataError(
-                f"No row of {s.gyms.rows} is of {name} for --gyms.{group}. Add its rows to "
-                "--gyms.rows, or leave it out."
-            )
-        if trained:
-            others, parts["valid"][name] = split_tasks(others)
+        if not (others or (test and name in s.gyms.held_out)):
+            raise DataError(f"No row of {s.gyms.rows} is of {name}. Add its rows to --gyms.rows.")
+        if name in s.gyms.train:
             if not test:
                 others, test = split_tasks(others)
             parts["train"][name] = others[: s.gyms.tasks]
@@ -185,15 +205,10 @@ def _gym_tasks(
     if s.gyms.rows:
         rows = read_gym_rows(s.gyms.rows, list(gyms))
         return gyms, _row_parts(s, gyms, rows), rows
-    tasks = {
-        part: {
-            name: gym.tasks(s.gyms.tasks if part == "train" else s.gyms.test_n, seed)
-            for name, gym in gyms.items()
-            if part != "train" or name in s.gyms.train
-        }
-        for part, seed in PARTS.items()
-    }
-    return gyms, tasks, None
+    trained = [name for name in gyms if name in s.gyms.train]
+    train = {name: gyms[name].tasks(s.gyms.tasks, PARTS["train"]) for name in trained}
+    test = {name: gym.tasks(s.gyms.test_n, PARTS["test"]) for name, gym in gyms.items()}
+    return gyms, {"train": train, "test": test}, None
 
 
 def _load_gyms(s: Settings, user: Any = None, judge: Any = None) -> _GymWork:
@@ -201,85 +216,64 @@ def _load_gyms(s: Settings, user: Any = None, judge: Any = None) -> _GymWork:
     ledgers = {"user": Ledger(budget=s.user.budget), "judge": Ledger(budget=s.judge.budget)}
     gyms, tasks, _ = _gym_tasks(s)
     user, judge = user or s.user.player(ledgers["user"]), judge or s.judge.player(ledgers["judge"])
-    work = _GymWork(
-        ledgers=ledgers,
-        notes={"players": {"user": player_name(user), "judge": player_name(judge)}},
-        gyms=gyms,
-        tasks=tasks,
-        user=user,
-        judge=judge,
+    players = {"user": player_name(user), "judge": player_name(judge)}
+    openings = [
+        [task.id, task.opening]
+        for part in tasks.values()
+        for some in part.values()
+        for task in some
+    ]
+    return _GymWork(
+        fingerprint(openings), ledgers, {"players": players}, s, gyms, tasks, user, judge
     )
-    shown = [[task.id, task.opening] for part in tasks for _, task in work.pairs(part)]
-    work.fingerprint = fingerprint(shown)
-    return work
 
 # %% ../../nbs/gyms/51_recipe.ipynb #GymUsers
-def _play(gym: Gym, task: GymTask, s: Settings, **others: Any) -> Environment:  # user, judge, seed
-    "Begin an episode as the settings say"
-    return gym.play(task, gym.configured(s.gyms.max_turns, s.gyms.compat), **others)
-
-
-def _messages(gym: Gym, env: Environment, s: Settings) -> list[dict]:
-    "Write what the policy has read so far"
-    return [m | {"name": ""} for m in episode_messages(gym, env, s.gyms.system)]
-
-
-def _gym_row(gym: Gym, task: GymTask, s: Settings) -> dict:
-    "Make the row of one task"
-    return ask_row("", f"{gym.name}/{task.id}", s.gyms.max_tokens) | {
-        "prompt": _messages(gym, _play(gym, task, s), s),
-        "speaker": "",
-        "turn_tokens": s.gyms.turn_tokens,
-        "context_id": gym.name,
-    }
-
-
 class _GymUsers:
     "What gyms say to the turns of dialogues; each dialogue has an environment of its own"
 
-    def __init__(self, work: _GymWork, s: Settings):
-        self.work, self.s = work, s
+    def __init__(self, work: _GymWork):
+        self.work = work
         pairs = [pair for part in work.tasks for pair in work.pairs(part)]
         self.tasks = {f"{gym.name}/{task.id}": (gym, task) for gym, task in pairs}
         self.playing: Any = WeakKeyDictionary()  # dialogue → its environment, which ends with it
-        self.live: dict[int, Environment] = {}  # number of a dialogue → its environment
+        self.last: dict[str, Environment] = {}  # row → the environment that was begun last
 
     async def __call__(self, talk: TokenDialogue) -> Heard:
         "Answer the last turn of the policy"
-        gym, task = self.tasks[talk.row["row_id"]]
-        if (env := self.playing.get(talk)) is None:
-            others = {"user": self.work.user, "judge": self.work.judge}
-            env = _play(gym, task, self.s, seed=talk.row.get("seed", 0), **others)
-            self.playing[talk] = env
-            if "episode" in talk.row:
-                self.live[talk.row["episode"]] = env
+        row_id = talk.row["row_id"]
+        gym, task = self.tasks[row_id]
+        if talk not in self.playing:
+            env = self.work.play(gym, task, talk.row.get("seed", 0))
+            self.playing[talk] = self.last[row_id] = env
+        env = self.playing[talk]
         turn, broken = await env.step(talk.said[-1]), env.stop in BROKEN
         talk.rewards["share"] = math.nan if broken else gym.score(env) / gym.best(env.task)
-        return Heard(
-            [{"role": "user", "name": "", "content": turn.feedback}],
-            turn.reward,
-            env.stop,
-            turn.feedback if broken else "",
-        )
+        messages = [{"role": "user", "name": "", "content": turn.feedback}]
+        return Heard(messages, turn.reward, env.stop, turn.feedback if broken else "")
 
 # %% ../../nbs/gyms/51_recipe.ipynb #gym_lessons
-async def _gym_lessons(work: _GymWork, s: Settings, number: int) -> list[dict]:  # number: of rows
+async def _gym_lessons(work: _GymWork, number: int) -> list[dict]:  # number: of rows
     "Make supervised rows of played episodes, or read them, in passes"
-    rng, rows = random.Random(f"lessons{s.run.seed}"), []
+    s, rows = work.settings, []
+    rng = random.Random(f"lessons{s.run.seed}")
     if s.gyms.lessons:
         turns = list(chain.from_iterable(read_lessons(s.gyms.lessons, s.gyms.system)))
         while len(rows) < number:
             rows += rng.sample(turns, len(turns))
         return rows[:number]
+    rules = replace(work, user=None, judge=None)
     pairs = work.pairs("train")
     while len(rows) < number:
         gym, task = rng.choice(pairs)
-        env = _play(gym, task, s, seed=rng.randrange(2**31))
-        while not env.stop:
+
+        def shown(env: Environment, gym: Gym = gym) -> ToolCall:
+            "Let an expert or chance move, and keep the move as a lesson"
             call = gym.expert(env) if rng.random() < s.sft.expert_share else gym.chance()(env)
-            told, row_id = _messages(gym, env, s), f"{task.id}-{len(env.turns)}"
-            rows.append(sft_row(told, str(call), row_id=row_id))
-            await env.step(call)
+            row_id = f"{env.task.id}-{len(env.turns)}"
+            rows.append(sft_row(work.messages(gym, env), str(call), row_id=row_id))
+            return call
+
+        await play_through(rules.play(gym, task, rng.randrange(2**31)), shown)
     rng.shuffle(rows)
     return rows[:number]
 
@@ -306,43 +300,42 @@ def _train_gyms(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
     "Let the policy play in groups, and share what was earned among its turns"
     s = run.settings
     method = Method(
-        multi_turn(_GymUsers(run.work, s), s.gyms.max_turns),
+        multi_turn(_GymUsers(run.work), s.gyms.max_turns),
         turn_advantage(s.credit),
         TurnReward(s.credit.score),
         memory=GymMonitor(),
     )
-    rows = [_gym_row(gym, task, s) for gym, task in run.work.pairs("train")]
-    learn(run, stage, model, tokenizer, method, rows, _prompt_order(s))
+    learn(run, stage, model, tokenizer, method, run.work.rows("train"), _prompt_order(s))
 
 
 def _train_cold_start(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
     "Teach a model to write calls"
     sft = run.settings.sft
-    rows = run_sync(_gym_lessons(run.work, run.settings, sft.lesson_steps * sft.batch))
+    rows = run_sync(_gym_lessons(run.work, sft.lesson_steps * sft.batch))
     lessons(run, stage, model, tokenizer, rows)
 
 # %% ../../nbs/gyms/51_recipe.ipynb #model_episodes
 _TOGETHER = 64  # dialogues that are played at once
 
 
-def _model_episodes(
-    work: _GymWork, s: Settings, policy: ModelPolicy, part: str = "test"
-) -> list[EpisodeRecord]:
-    "Let a policy play the tasks of a part"
-    users, pairs = _GymUsers(work, s), work.pairs(part)
-    rows = [_gym_row(gym, task, s) | {"episode": i} for i, (gym, task) in enumerate(pairs)]
+def _model_episodes(work: _GymWork, policy: ModelPolicy) -> list[EpisodeRecord]:
+    "Let a policy play the held-out tasks"
+    s, users, rows = work.settings, _GymUsers(work), work.rows("test")
     play = multi_turn(users, s.gyms.max_turns, s.rollout.eval_sampling(s.run.seed))
-    played = [
-        run_sync(play(rows[i : i + _TOGETHER], policy)) for i in range(0, len(rows), _TOGETHER)
+    for i in range(0, len(rows), _TOGETHER):
+        some = rows[i : i + _TOGETHER]
+        for row, t in zip(some, run_sync(play(some, policy))):
+            env = users.last[row["row_id"]]
+            env.stop = env.stop or t.parse_status  # no tokens left
+    return [
+        EpisodeRecord.of(gym, users.last[f"{gym.name}/{task.id}"])
+        for gym, task in work.pairs("test")
     ]
-    for i, t in enumerate(chain.from_iterable(played)):
-        users.live[i].stop = users.live[i].stop or t.parse_status  # no tokens left
-    return [EpisodeRecord.of(gym, users.live[i]) for i, (gym, _) in enumerate(pairs)]
 
 
-def _reference_episodes(work: _GymWork, s: Settings, player: str) -> list[EpisodeRecord]:
-    "Let a player without a model play the held-out tasks"
-    episodes = []
+def _reference_episodes(work: _GymWork, player: str) -> list[EpisodeRecord]:
+    "Let a player without a model play the held-out tasks, against rules"
+    s, episodes = work.settings, []
     for name, tasks in work.tasks["test"].items():
         gym = work.gyms[name]
         config = gym.configured(s.gyms.max_turns, s.gyms.compat)
@@ -352,24 +345,23 @@ def _reference_episodes(work: _GymWork, s: Settings, player: str) -> list[Episod
 
 # %% ../../nbs/gyms/51_recipe.ipynb #stage_plans
 def _plan_lines(s: Settings) -> list[str]:
-    "Say what a run does"
+    "Return what a run does"
     _, parts, rows = _gym_tasks(s)
     tasks = sum(map(len, parts["train"].values()))
     held = ", ".join(f"{len(test):,} of {name}" for name, test in parts["test"].items())
     published = ", the published Sum" if s.credit.score == "mean" else ""
-    lines = [
-        f"{'gyms':<19} {step_plan(s, planned_steps(s, tasks) or 0)}",
-        f"tasks               {tasks:,} for training in {', '.join(s.gyms.train)}; "
-        f"held out: {held}",
-        *(f"{line[:12]:<20}{line[12:]}" for line in (rows.left_out_lines() if rows else ())),
-        f"user                {in_plan(*s.user.named())}; judge {in_plan(*s.judge.named())}",
-        f"credit              {s.credit.credit} by {s.credit.score}{published}, gamma "
-        f"{s.credit.gamma}; at most {s.gyms.max_turns} turns of {s.gyms.turn_tokens} tokens",
-    ]
+    plan = {
+        "gyms": step_plan(s, planned_steps(s, tasks) or 0),
+        "tasks": f"{tasks:,} for training in {', '.join(s.gyms.train)}; held out: {held}",
+        "user": f"{in_plan(*s.user.named())}; judge {in_plan(*s.judge.named())}",
+        "credit": f"{s.credit.credit} by {s.credit.score}{published}, gamma {s.credit.gamma}; "
+        f"at most {s.gyms.max_turns} turns of {s.gyms.turn_tokens} tokens",
+    }
     if s.gyms.lessons:
         count = sum(1 for _ in read_lessons(s.gyms.lessons))
-        lines.append(f"lessons             {s.gyms.lessons}: {count:,} dialogues")
-    return lines
+        plan["lessons"] = f"{s.gyms.lessons}: {count:,} dialogues"
+    lines = [f"{name:<20}{text}" for name, text in plan.items()]
+    return lines + (rows.left_out_lines() if rows else [])
 
 # %% ../../nbs/gyms/51_recipe.ipynb #names-of-measures
 NAMES = Names(
@@ -431,15 +423,13 @@ class _GymRecipe(Recipe):
         require("gyms", (turns, f"lessons: {s.gyms.lessons} holds no turn of a policy"))
         for config in (s.user, s.judge):
             config.require_price(config.named()[0])
-            if config.model.startswith("simulator/"):
-                config.player()
 
     def load(self, s: Settings, **given: Any) -> _GymWork:
         return _load_gyms(s, **given)
 
     def vocabulary(self, run: Any) -> tuple[list[str], list[str]]:
         "Give what a tiny model's tokenizer learns from"
-        rows = run_sync(_gym_lessons(run.work, run.settings, 3000))
+        rows = run_sync(_gym_lessons(run.work, 3000))
         return [
             f"{parts_text(row['prompt'][-1]['content'])} {parts_text(row['target'])}"
             for row in rows
@@ -456,7 +446,8 @@ class _GymRecipe(Recipe):
 
     def contract(self, run: Any, name: str, tokenizer: Any) -> dict[str, str]:
         "Say how the model was told where it is"
-        how = {"system": run.settings.gyms.system, "gyms": list(run.work.gyms)}
+        names = ("system", "turn_tokens")
+        how = {name: getattr(run.settings.gyms, name) for name in names}
         return {"gyms.json": to_json(how, indent=1)}
 
     def evaluate(self, run: Any, name: str) -> list[Measurement]:
@@ -465,7 +456,7 @@ class _GymRecipe(Recipe):
         def make():
             longest = run.settings.model.max_prompt_tokens
             policy = ModelPolicy(*run.load(name), max_prompt_tokens=longest)
-            return _model_episodes(run.work, run.settings, policy)
+            return _model_episodes(run.work, policy)
 
         return measured_tasks(run.kept(f"episodes/{name}.jsonl", make, write_jsonl, load_episodes))
 
@@ -473,7 +464,7 @@ class _GymRecipe(Recipe):
         "Measure experts, chance, and who does not listen on the same tasks"
         deaf = any(gym.open_loop for gym in run.work.gyms.values())
         return {
-            player: measured_tasks(_reference_episodes(run.work, run.settings, player))
+            player: measured_tasks(_reference_episodes(run.work, player))
             for player in ("expert", "open-loop", "chance")
             if deaf or player != "open-loop"
         }

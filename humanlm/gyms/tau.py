@@ -15,7 +15,6 @@ from functools import cache, cached_property
 from typing import Any
 
 from ..core.basics import DataError, shorten
-from .airline import AirlineDesk
 from .function import published_row, read_task
 from humanlm.gyms.protocol import (
     TEXT,
@@ -34,6 +33,7 @@ from humanlm.gyms.shop import (
     ADDRESS,
     REASONS,
     TRANSFER,
+    AirlineDesk,
     Desk,
     RetailDesk,
     Shop,
@@ -148,9 +148,9 @@ _CONFIRM = re.compile(
 )
 
 
-def _announces(said: str, refusal: bool = False) -> bool:  # refusal: that it cannot be done
+def _announces(message: str, refusal: bool = False) -> bool:  # refusal: that it cannot be done
     "Tell whether a statement says that something was done, or that it is refused"
-    statements = re.findall(r"[^.!?\n]+(?:[.!\n]|$)", said)
+    statements = re.findall(r"[^.!?\n]+(?:[.!\n]|$)", message)
     return any(map((_REFUSES if refusal else _DONE).search, statements))
 
 # %% ../../nbs/gyms/59_tau.ipynb #TauConfig
@@ -158,7 +158,7 @@ STOP = "###STOP###"  # by which a customer of the published gym ends a talk
 _CUSTOMER = """You are the customer of a shop, in a talk with its desk. \
 What you know and want: {instruction}
 The talk so far: {history}
-Now the desk says: {said}
+Now the desk says: {message}
 Reply as this customer, in one or two short sentences of your own words. \
 Tell only what these words of the desk ask for, and one wish after the other. \
 Say that you do not remember what you were not told, and make nothing up. \
@@ -205,33 +205,33 @@ class _TauEnvironment(Environment):
     def paid(self, last: str = "") -> float:
         "Compare state and words with what they should be"
         texts = [turn.content for turn in self.turns if turn.kind == "action" and not turn.fault]
-        said = [text.lower().replace(",", "") for text in [*texts, last]]
+        message = [text.lower().replace(",", "") for text in [*texts, last]]
         outputs = (output.lower().replace(",", "") for output in self.task.outputs)
-        told = all(any(output in text for text in said) for output in outputs)
-        return float(told and self.desk.state() == self.task.goal[0])
+        complete = all(any(output in text for text in message) for output in outputs)
+        return float(complete and self.desk.state() == self.task.goal[0])
 
-    def rule_customer(self, said: str, **_) -> dict:
+    def rule_customer(self, message: str, **_) -> dict:
         "Say who one is and what is wanted; agree to that alone; end when it is done and announced"
         state, changes = self.task.goal
-        if _announces(said, not changes) and self.desk.state() == state:
+        if _announces(message, not changes) and self.desk.state() == state:
             return {"reply": "Thank you, that is all.", "done": True}
-        said, wanted = said.lower(), self.task.wanted or self.task.instruction
+        message, wanted = message.lower(), self.task.wanted or self.task.instruction
         reply = f"{self.task.identity[0]} {wanted}"
-        if _CONFIRM.search(said) and (ids := set(_IDS.findall(said))):
+        if _CONFIRM.search(message) and (ids := set(_IDS.findall(message))):
             reply = f"No, that is not what I want. {wanted}"
             if ids <= self.task.ids:
                 reply = "Yes, please go ahead."
         return {"reply": reply, "done": False}
 
     async def on_action(self, content):
-        said, task = content.replace(STOP, " ").strip(), self.task
+        message, task = content.replace(STOP, " ").strip(), self.task
         history = [{"role": "user", "content": task.hello}, *as_dialogue(self.turns, "action")]
         answer = await self.ask(
-            "customer", instruction=task.instruction, history=history, said=said
+            "customer", instruction=task.instruction, history=history, message=message
         )
         done = answer["done"] or STOP in answer["reply"]
         reply = spoken(answer).replace(STOP, " ").strip()
-        return Feedback(reply or "Goodbye.", self.paid(said) if done else 0.0, done)
+        return Feedback(reply or "Goodbye.", self.paid(message) if done else 0.0, done)
 
     async def on_search(self, content):
         name, pages = content.strip(" `.\"'").lower(), _pages(type(self.desk))

@@ -91,7 +91,7 @@ class _TurtleTask(GymTask):
         flat = published_row(row)
         if "evaluation" not in flat:
             files = "gym_turtle.jsonl", "all_stories_refined.json"
-            flat = published_row(row, *files, own="title", key="new_title")
+            flat = published_row(row, *files, id_field="title", key="new_title")
         flat = {"story_id": flat.get("new_title"), **flat}
         names = {"title": "new_title", "surface": "new_surface", "bottom": "new_bottom"}
         return read_task(cls, flat, id="story_id", criteria="evaluation", **names)
@@ -136,8 +136,10 @@ class _TurtleEnvironment(Environment):
         stems, denied = content_stems(question) - _TELLING, denies(question)
         if not stems & never and not stems & every:
             return {"response": "Maybe"}
-        said = max(len(stems & pair) for pair in pairs) >= 0.6 * len(stems)
-        return {"response": "Yes" if (denied if stems & never else said and not denied) else "No"}
+        message = max(len(stems & pair) for pair in pairs) >= 0.6 * len(stems)
+        return {
+            "response": "Yes" if (denied if stems & never else message and not denied) else "No"
+        }
 
     def rule_marks(self, story: str, **_) -> dict:
         words, stems = TOKEN.findall(story.lower()), content_stems(story)

@@ -19,11 +19,9 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-from ..clients.limits import Limits, PerLoop
+from ..clients.limits import PerLoop
 from ..clients.names import is_up
-from ..clients.protocol import LLMError
 from ..clients.providers import malformed, post
 from ..core.basics import ConfigError
 from ..core.trajectory import Completion
@@ -129,17 +127,6 @@ def _end_with_parent():
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
-# %% ../../nbs/serving/01_vllm.ipynb #written_ids
-def _written_ids(body: dict, name: str) -> list[int]:  # body: as vLLM sent it; name: provider/model
-    "Read the token ids of a completion; `LLMError` (malformed) if there are none"
-    try:
-        ids = body["choices"][0]["token_ids"]
-    except (LookupError, TypeError):
-        ids = None
-    if isinstance(ids, list) and all(type(i) is int and 0 <= i < 2**31 for i in ids):
-        return ids
-    raise malformed(body, name)
-
 # %% ../../nbs/serving/01_vllm.ipynb #VLLMPolicy
 class VLLMPolicy:
     "A model behind a server of vLLM; it makes batches of whatever is under way"
@@ -155,15 +142,10 @@ class VLLMPolicy:
     ):
         from openai import AsyncOpenAI
 
-        self.name, self.renderer, self.tokenizer, self.child = (
-            name,
-            renderer,
-            renderer.tokenizer,
-            child,
-        )
-        self.limits = Limits()
+        self.name, self.renderer, self.child = name, renderer, child
+        self.tokenizer = renderer.tokenizer
         self.clients = PerLoop(
-            lambda: AsyncOpenAI(base_url=url, api_key="none", timeout=3600.0, max_retries=0)
+            lambda: AsyncOpenAI(base_url=url, api_key="none", timeout=3600.0, max_retries=4)
         )
 
     async def generate(
@@ -171,21 +153,15 @@ class VLLMPolicy:
     ) -> list[Completion]:
         "Complete each row; a single seed is counted up from row to row"
         s = sampling or Sampling()
-        seeds = (
-            s.seed
-            if isinstance(s.seed, tuple)
-            else [None if s.seed is None else s.seed + i for i in range(len(rows))]
-        )
-        return list(
-            await asyncio.gather(
-                *(
-                    self._completed(row, s, seed)
-                    for row, seed in zip(self.renderer.spelt(rows), seeds, strict=True)
-                )
-            )
-        )
+        seeds = s.seed
+        if not isinstance(seeds, tuple):
+            seeds = [None if seeds is None else seeds + i for i in range(len(rows))]
+        pairs = zip(self.renderer.spelt(rows), seeds, strict=True)
+        return await asyncio.gather(*(self._completed(row, s, seed) for row, seed in pairs))
 
-    async def _completed(self, row, s, seed):
+    async def _completed(self, row: dict, s: Sampling, seed: int | None) -> Completion:
+        from openai import OpenAIError
+
         from humanlm.models.prompts import end_ids
         from humanlm.models.sampling import cut_completion
 
@@ -205,24 +181,16 @@ class VLLMPolicy:
             "skip_special_tokens": False,
             "return_token_ids": True,
         }
+        name = f"vllm/{self.name}"
+        reply = await post(self.clients.get(), "/completions", body, OpenAIError, name)
+        try:
+            written = reply["choices"][0]["token_ids"]
+        except (LookupError, TypeError):
+            raise malformed(reply, name) from None
         completion = cut_completion(
-            self.tokenizer, await self._ids(body), row["stop"], row["max_tokens"], ends, ids
+            self.tokenizer, written, row["stop"], row["max_tokens"], ends, ids
         )
         return completion._replace(text=whole(row, completion))
-
-    async def _ids(self, body) -> Any:
-        from openai import OpenAIError
-
-        limits, name = self.limits, f"vllm/{self.name}"
-        for attempt in range(1, limits.attempts + 1):
-            try:
-                return _written_ids(
-                    await post(self.clients.get(), "/completions", body, OpenAIError, name), name
-                )
-            except LLMError as e:
-                if not e.retryable or attempt == limits.attempts:
-                    raise
-                await asyncio.sleep(limits.wait(attempt, e.wait))
 
     def close(self) -> None:
         "End vLLM, if it is ours"

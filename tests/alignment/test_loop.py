@@ -20,10 +20,10 @@ from experiments.loop import (
     recipe,
     scenes,
 )
+from experiments.people import VIEWS, PolitePerson, advice
 from humanlm.core.basics import run_sync
 from humanlm.evaluation.outcome import Arms
-from humanlm.gyms.people import VIEWS
-from humanlm.gyms.protocol import ToolCall, UserError, find_gym
+from humanlm.gyms.protocol import ToolCall, UserError
 from humanlm.gyms.recipe import PARTS
 from humanlm.training.run import read_settings
 from humanlm.training.stages import fit
@@ -90,7 +90,7 @@ def test_a_scene_pays_what_the_gym_pays_and_a_flatterer_earns_its_word_and_not_t
     async def flatterer(env, role, payload):
         return {"reply": f"i love {payload['target']}."}
 
-    advice, task = find_gym("advice"), find_gym("advice").tasks(1, PARTS["train"])[0]
+    [task] = advice.tasks(1, PARTS["train"])
     [flattered] = scenes(["advice"], "train", 1, flatterer)
     assert set(flattered.word.values()) == {1.0} and flattered.view == people["train"][0].view
     for number, (_, pole, _) in enumerate(task.options, 1):
@@ -126,8 +126,6 @@ def test_everybody_is_asked_once_for_each_thing_and_who_cannot_answer_is_silent(
 def test_an_assistant_that_trains_with_the_people_learns_to_listen_and_with_the_polite_to_please(
     people,
 ):
-    from humanlm.gyms.people import PolitePerson
-
     listening, pleasing = Listener(), Listener()
     curve = listening.learn(people["train"], 40_000, 0)
     pleasing.learn(scenes(["advice", "appeal"], "train", 30, PolitePerson()), 10_000, 0)
@@ -141,8 +139,6 @@ def test_an_assistant_that_trains_with_the_people_learns_to_listen_and_with_the_
 def test_follow_ups_teach_what_people_hold_and_silence_or_the_same_words_for_everybody_do_not(
     people,
 ):
-    from humanlm.gyms.people import PolitePerson
-
     def right(learner):
         return np.mean([scene.view[learner.best(scene)] for scene in people["test"]])
 

@@ -1,10 +1,7 @@
 "Each bad input has one defined result, which is counted and shown."
 
-import time
-
 import pytest
 
-from humanlm.clients.client import ScriptedClient
 from humanlm.core.basics import run_sync
 from humanlm.gyms.evaluation import (
     EpisodeRecord,
@@ -16,7 +13,6 @@ from humanlm.gyms.protocol import (
     play_through,
     read_call,
 )
-from humanlm.gyms.users import ModelUser
 
 ALL = pytest.mark.parametrize("name", gym_names())
 
@@ -51,8 +47,6 @@ def mean_of(episodes, metric):
         ),
         ('{"name": "interact_with_env", "arguments": "no JSON"}', "", None),
         ('{"name": "e", "parameters": {"choice": "search", "content": "x"}}', "search", "x"),
-        ('{"name": "e", "args": {"choice": "search", "content": "x"}}', "search", "x"),
-        ('{"tool": "e", "tool_input": {"choice": "search", "content": "x"}}', "search", "x"),
         (
             '{"tool_calls": [{"function": {"name": "e", "arguments": "{\\"choice\\": '
             '\\"search\\", \\"content\\": \\"x\\"}"}}]}',
@@ -61,14 +55,9 @@ def mean_of(episodes, metric):
         ),
         ('<tool_call>{"name": "search", "arguments": {"content": "x"}}</tool_call>', "search", "x"),
         ('{"choice": "search", "content": {"q": "x"}}', "search", '{"q": "x"}'),
-        ('{"choice": "search", "query": "x"}', "", None),
-        ('{"choice": "search", "parameters": {"content": "x"}}', "", None),
-        ('{"name": "search", "arguments": {"query": "x"}}', "", None),
-        ('{"action": "search", "action_input": "x"}', "", None),
         ('{"choice": "finish", "why": "all is done"}', "finish", ""),
         ("I am sure.\n[answer] 3", "answer", "3"),
         ("I could say [answer] 3 now.", "", None),
-        ("\n\n  [search] x", "search", "x"),
         ("\n" * 100_000 + " " * 100_000, "", None),
     ],
 )
@@ -77,42 +66,24 @@ def test_a_call_is_read_wherever_its_line_stands(text, kind, content):
     assert call.kind == kind and content in (None, call.content)
 
 
-def test_a_call_is_looked_for_in_time_that_grows_with_the_text():
-    start = time.process_time()
-    for text in ("\n" * 200_000 + " " * 200_000, "<think>" * 50_000, "[action] \n" * 50_000):
-        read_call(text)
-    assert time.process_time() - start < 3
-
-
 @pytest.mark.parametrize(
-    "text, kind, content, more",
+    "text, kind, content",
     [
-        ("<think>Maybe it is\n[answer] 5", "", "", 0),
-        ("<think>a</think>\n<think>or\n[answer] 5", "", "", 0),
-        ("<think>\n[answer] 5\n</think>\n[answer] 6", "answer", "6", 0),
-        ("[action] hello\n[Answer] x", "action", "hello", 1),
-        ("[action] hello\n  [answer] x\n[SEARCH] y", "action", "hello", 2),
-        ('{"choice": "search", "content": null}', "search", "", 0),
-        ({"choice": "action", "content": "1 2 </think> 3"}, "action", "1 2 </think> 3", 0),
-        ({"choice": 3}, "", "", 0),
-        ("[answer] Use the <think> tag", "answer", "Use the <think> tag", 0),
-        ('{"choice": "answer", "content": "the <think> tag"}', "answer", "the <think> tag", 0),
+        ("<think>Maybe it is\n[answer] 5", "", ""),
+        ("<think>a</think>\n<think>or\n[answer] 5", "", ""),
+        ("<think>\n[answer] 5\n</think>\n[answer] 6", "answer", "6"),
+        ("[action] hello\n[Answer] x", "action", "hello"),
+        ("[action] hello\n  [answer] x\n[SEARCH] y", "action", "hello"),
+        ('{"choice": "search", "content": null}', "search", ""),
+        ({"choice": "action", "content": "1 2 </think> 3"}, "action", "1 2 </think> 3"),
+        ({"choice": 3}, "", ""),
+        ("[answer] Use the <think> tag", "answer", "Use the <think> tag"),
+        ('{"choice": "answer", "content": "the <think> tag"}', "answer", "the <think> tag"),
     ],
 )
-def test_thoughts_that_never_end_call_nothing_and_the_next_call_ends_the_first(
-    text, kind, content, more
-):
+def test_thoughts_that_never_end_call_nothing_and_the_next_call_ends_the_first(text, kind, content):
     call = read_call(text)
-    assert (call.kind, call.content, call.more) == (kind, content, more)
-
-
-def test_the_words_of_a_user_who_failed_open_no_tag_of_ours():
-    gym = find_gym("telepathy")
-    env = gym.play(
-        gym.tasks(1, 0)[0], user=ModelUser(ScriptedClient(["<|im_start|>system <think>"] * 2))
-    )
-    turn = run_sync(env.step("[action] Is it red?"))
-    assert env.stop == "user_error" and "<|im_start|>" not in turn.feedback
+    assert (call.kind, call.content) == (kind, content)
 
 
 @ALL
@@ -128,9 +99,3 @@ def test_a_choice_that_only_other_gyms_offer_is_told_so_and_reaches_no_user(name
             and f"There is no '{kind}' here" in env.turns[0].feedback
             and mean_of([episode], "invalid calls") == 1
         )
-
-
-# ---- of the user
-
-
-# ---- of tasks and names

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from humanlm.core.basics import run_sync
-from humanlm.core.trajectory import Completion, load_trajectories, save_trajectories
+from humanlm.core.trajectory import Completion
 from humanlm.gyms.protocol import (
     Environment,
     Feedback,
@@ -14,7 +14,6 @@ from humanlm.gyms.protocol import (
     GymTask,
     UserError,
     UserRole,
-    find_gym,
 )
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
@@ -22,8 +21,6 @@ from humanlm.models.prompts import end_id
 from humanlm.training.dialogues import Heard, multi_turn, turn_advantage
 from humanlm.training.method import Batch
 from humanlm.training.policies import ModelPolicy
-
-FUNCTION = find_gym("function")
 
 
 @pytest.fixture(scope="module")
@@ -70,24 +67,6 @@ def played(made, envs, player, turns=20):
         for name, env in envs.items()
     ]
     return run_sync(multi_turn(answer, turns)(rows, Scripted(made, envs, player)))
-
-
-def test_an_expert_is_paid_and_an_idle_policy_uses_up_its_turns(made, tmp_path):
-    tasks = FUNCTION.tasks(2, 0)
-    (expert,) = played(made, {"a": FUNCTION.play(tasks[0])}, FUNCTION.expert)
-    rewards = [turn.reward for turn in expert.turns if turn.role == "policy"]
-    assert expert.parse_status == "done" and rewards == [0.0] * (len(rewards) - 1) + [1.0]
-    (idle,) = played(
-        made, {"b": FUNCTION.play(tasks[1], GymConfig(max_turns=3))}, lambda env: "I wonder."
-    )
-    assert (
-        idle.parse_status == "turn_limit"
-        and [turn.reward for turn in idle.turns if turn.role == "policy"] == [0.0] * 3
-    )
-    assert (
-        load_trajectories(save_trajectories(tmp_path / "t.parquet", [expert, idle]))[0].turns
-        == expert.turns
-    )
 
 
 class Oracle(Environment):

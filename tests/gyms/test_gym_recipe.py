@@ -1,6 +1,5 @@
 "Gyms are trained on, evaluated and gone on with as one run."
 
-import gc
 import json
 import math
 import shutil
@@ -26,7 +25,7 @@ from humanlm.gyms.protocol import (
     find_gym,
     gym_names,
 )
-from humanlm.gyms.recipe import _GymUsers, _load_gyms, _train_gyms
+from humanlm.gyms.recipe import _train_gyms
 from humanlm.train import main
 from humanlm.training.policies import RolloutError
 from humanlm.training.run import read_settings
@@ -84,12 +83,6 @@ def test_a_run_trains_on_one_gym_and_measures_two(trained):
     found = {(row["model"], row["level"]): row for row in rows if row["metric"] == "score"}
     assert {"cold-start", "gyms", "expert", "chance"} <= {model for model, _ in found}
     assert found["expert", "template"]["mean"] == found["expert", "persuade"]["mean"] == 1
-
-
-def test_episodes_of_a_model_are_on_disk_and_say_how_they_ended(trained):
-    episodes = load_episodes(trained / "episodes" / "gyms.jsonl")
-    assert {e.gym for e in episodes} == {"template", "persuade"} and len(episodes) == 6
-    assert all(e.stop and not math.isnan(e.score) for e in episodes)
 
 
 def dialogue(text="[action] go north", tokens=10, surprise=0.5, paid=0.0, row="a"):
@@ -154,36 +147,6 @@ def test_a_policy_that_is_brief_and_sure_since_it_earns_more_goes_on():
     )
     with pytest.raises(RolloutError, match="earned no more"):
         steps(monitor, *[[dialogue(tokens=1, surprise=0.001, paid=0.0)]] * 3)
-
-
-def test_an_environment_ends_with_its_dialogue():
-    "One that was cut off must not go on in another dialogue"
-    _, s = read_settings(
-        [
-            "--run.recipe",
-            "gyms",
-            "--gyms.train",
-            "[template]",
-            "--gyms.tasks",
-            "2",
-            "--gyms.test_n",
-            "1",
-        ]
-    )
-    users = _GymUsers(_load_gyms(s), s)
-
-    class Talk:
-        said = ["[action] hello"]
-
-        def __init__(self, row):
-            self.row, self.rewards = {"row_id": row}, {}
-
-    first, other = (Talk(name) for name in list(users.tasks)[:2])
-    run_sync(users(first)), run_sync(users(first)), run_sync(users(other))
-    assert [len(users.playing[talk].turns) for talk in (first, other)] == [2, 1]
-    del first, other
-    gc.collect()
-    assert len(users.playing) == 0 and not users.live
 
 
 def test_the_published_split_is_kept(monkeypatch):
@@ -323,7 +286,6 @@ def test_two_processes_play_the_dialogues_of_one_and_push_them_alike(tmp_path):
 @pytest.mark.parametrize(
     "flags, said",
     [
-        (["--user.model", "simulator/nope"], "no model lies in nope"),
         (["--gyms.train", "[nope]"], "nope"),
     ],
 )

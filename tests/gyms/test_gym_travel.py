@@ -1,50 +1,36 @@
 "Travel: what is paid and refused, which tricks earn nothing, and the published rows."
 
 import json
-import os
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from humanlm.core.basics import DataError, run_sync
-from humanlm.gyms.conformance import gym_problems
-from humanlm.gyms.protocol import ToolCall, find_gym
+from humanlm.core.basics import run_sync
+from humanlm.gyms.protocol import ToolCall
 from humanlm.gyms.travel import (
-    LISTENED,
+    TRAVEL_KINDS,
     TRAVEL_PAY,
     _option_table,
-    _read_query,
-    _read_travel,
     _rule_heard,
-    _same_detail,
     _travel_score,
     _travel_tasks,
+    _TravelAspect,
+    _TravelOption,
     _TravelTask,
     travel,
-)
-from humanlm.gyms.trips import (
-    TRAVEL_KINDS,
-    TravelAspect,
-    TravelOption,
-)
-
-ROWS = Path(os.environ.get("HUMANLM_DATA", "missing")) / "userrl" / "parquet"
-needs_rows = pytest.mark.skipif(
-    not ROWS.is_dir(), reason="set HUMANLM_DATA to a folder with userrl"
 )
 
 
 def part(kind, wishes, details, *sorts):
     letter = TRAVEL_KINDS[kind].letter
-    return TravelAspect(
+    return _TravelAspect(
         kind,
         "Rome",
         details,
         wishes,
         tuple(
-            TravelOption(f"{letter}{n}", sort, 100 + n, {"place": "Rome"})
+            _TravelOption(f"{letter}{n}", sort, 100 + n, {"place": "Rome"})
             for n, sort in enumerate(sorts, 1)
         ),
     )
@@ -87,13 +73,6 @@ def say(env, *calls):
 
 def begin(task=TRIP, user=None, judge=None, **settings):
     return travel.play(task, replace(travel.config, **settings), user, judge)
-
-
-def test_travel_passes_the_suite():
-    assert (
-        run_sync(gym_problems(travel, count=8)) == []
-        and find_gym("interact_travelgym") is find_gym("TravelGym-v0") is travel
-    )
 
 
 # ---- 11.11
@@ -149,12 +128,6 @@ def test_the_third_turn_beside_the_subject_brings_a_wish_unasked_and_pays_nothin
     )  # the count begins anew
 
 
-def test_a_question_begins_the_count_anew():
-    env = begin()
-    say(env, CHATTER, CHATTER, "[action] Should the flight be nonstop?", CHATTER, CHATTER)
-    assert env.hinted == ["P1"] and len(say(env, CHATTER)) == 1 and len(env.hinted) == 2
-
-
 def test_as_published_the_wish_fails_to_come_in_the_fourth_turn():
     env = begin(compat="userrl")
     turns = say(env, *[CHATTER] * 5)
@@ -194,14 +167,6 @@ def test_published_settings_pay_as_published():
     } == {"userrl-training": [0, 0.8], "userrl": [0.2, 0.6], "": [0.2, 0.2]}
 
 
-def test_an_episode_ends_when_all_is_booked_and_as_published_only_when_all_is_best():
-    ours, theirs = begin(), begin(compat="userrl")
-    for env in (ours, theirs):
-        say(env, "[answer] F2", "[answer] H3")
-    assert (ours.stop, theirs.stop) == ("done", "") and ours.score == 1
-    assert say(theirs, "[answer] F1")[0].reward == 0  # and there is no second choice
-
-
 # ---- bad input
 
 
@@ -211,9 +176,7 @@ def test_an_episode_ends_when_all_is_booked_and_as_published_only_when_all_is_be
         ("Rome", "flight, hotel"),
         ('{"aspect": "restaurant", "city": "Rome"}', "flight, hotel"),
         ('{"aspect": "hotel", "city": "Rome", "check_in": "May 3"}', "check_out"),
-        ('{"aspect": ["flight"]}', "flight, hotel"),
         ("{" * 3000, "flight, hotel"),
-        ("=;=;=", "flight, hotel"),
         ('{"aspect": "hotel", "city": {"a": 1}, "check_in": null}', "city"),
     ],
 )
@@ -227,26 +190,6 @@ def test_a_search_that_does_not_say_what_the_user_said_finds_nothing(query, hint
     )
 
 
-def test_searches_are_read_in_several_forms():
-    assert _read_query('Here: ```json\n{"aspect": "Car rental", "Pick up": "May 3"}\n```') == {
-        "aspect": "rental_car",
-        "pick_up": "may 3",
-    }
-    for call in (
-        '{"name": "search", "parameters": {"aspect": "flight", "origin": "Oslo"}}',
-        '{"tool": "search", "args": {"aspect": "flight", "origin": "Oslo"}}',
-        '{"function": {"name": "search", "arguments": "{\\"aspect\\": \\"flight\\", '
-        '\\"origin\\": \\"Oslo\\"}"}}',
-    ):
-        assert _read_query(call).items() >= {"aspect": "flight", "origin": "oslo"}.items()
-    assert (
-        _same_detail("the 3rd of May", "May 3")
-        and _same_detail("New York", "new york")
-        and not _same_detail("May 13", "May 3")
-        and not _same_detail("", "May 3")
-    )
-
-
 # ---- what is understood
 
 
@@ -255,21 +198,13 @@ def test_searches_are_read_in_several_forms():
     [
         ("Should the flight be direct?", "wish", "P1"),
         ("How much legroom do you need", "none", ""),
-        ("How many suitcases do you take, and where do you sit", "none", ""),
-        ("What about meals?", "none", ""),
-        ("Which legs?", "none", ""),
         ("Do you want breakfast in the hotel?", "none", ""),
         ("Do you have any preferences?", "vague", ""),
-        ("Anything else that is important?", "vague", ""),
         ("Stops, seat, legroom, noise?", "vague", ""),
         ("I like direct flights.", "other", ""),
         ("Tell me about the stops.", "wish", "P1"),
-        ("Please tell me of the stops.", "wish", "P1"),
-        ("That is what I do with seats.", "other", ""),
-        ("ok?", "other", ""),
         ("", "other", ""),
         ("Is it quiet?", "wish", "P4"),
-        ("Should it be in the flying hotel?", "none", ""),
     ],
 )
 def test_messages_are_heard_by_their_words(said, kind, wish):
@@ -302,15 +237,6 @@ def test_chatter_until_the_user_speaks_earns_nothing_and_searches_pay_once():
     env = begin(max_turns=40)
     say(env, *[CHATTER] * 12, *SEARCHES * 3)
     assert len(env.hinted) == 4 and env.score == pytest.approx(0.4)
-
-
-def test_guesses_are_one_for_each_part_and_finishing_tells_nothing():
-    env = begin()
-    say(env, *[f"[answer] {letter}{n}" for letter, n in (("F", 2), ("F", 1), ("H", 1))])
-    assert env.score == 0 and env.stop == "done"
-    env = begin()
-    [turn] = say(env, ToolCall("finish", ""))
-    assert env.stop == "finish" and not any(secret in turn.feedback for secret in TRIP.secrets)
 
 
 def table(aspect, wrong=10, noise=5):
@@ -361,24 +287,6 @@ def test_whoever_leaves_out_a_wish_or_the_place_misses_the_best():
             assert aspect.sorts[min(anywhere, key=lambda row: row["cost"])["id"]] == "noise"
 
 
-def test_components_differ_between_the_seeds_of_training_validation_and_test():
-    def components(seed):
-        return {one for task in _travel_tasks(300, seed) for one in task.components}
-
-    found = [components(seed) for seed in (1, 2, 3)]
-    assert all(
-        one.isdisjoint(other)
-        for one, other in ((found[0], found[1]), (found[0], found[2]), (found[1], found[2]))
-    ) and found[0] & components(4)
-    for part in found:  # while each part has all wishes of the catalogue
-        assert {(kind, wish) for kind, wishes in part for wish in wishes} == {
-            (kind, str(wish)) for kind, about in TRAVEL_KINDS.items() for wish in about.wishes
-        }
-
-
-# ---- tasks
-
-
 # ---- models that play
 
 
@@ -403,7 +311,7 @@ def test_no_role_is_told_more_than_it_needs():
         not any(text in told["search_judge"] for text in wishes) and "Oslo" in told["search_judge"]
     )
     [talker] = [payload for role, payload in seen if role == "talker"]
-    assert {*talker} == {"said", "history"} and [turn["role"] for turn in talker["history"]] == [
+    assert {*talker} == {"message", "history"} and [turn["role"] for turn in talker["history"]] == [
         "assistant",
         "user",
     ]
@@ -411,39 +319,3 @@ def test_no_role_is_told_more_than_it_needs():
     assert hinter["hint"] == FLIGHT[0].hint and not any(
         str(wish) in json.dumps(hinter) for _, wish in list(TRIP.wishes.values())[1:]
     )
-
-
-def test_a_judge_decides_what_was_asked_and_searched():
-    env, _ = played(
-        {"listener": {"kind": "wish", "wish": "P4"}, "hinter": {"reply": "Well, my sister..."}},
-        ["[action] Hm."] * 2,
-    )
-    assert [(turn.feedback, turn.reward) for turn in env.turns] == [
-        ("Well, my sister...", 0.2),
-        (f"As I said: {TRIP.wishes['P4'][1].hint}", 0),
-    ]
-    env, _ = played(
-        {"search_judge": {"aspect": "flight", "fits": True}}, ["[search] to Rome, please"]
-    )
-    assert env.shown == ["F"]
-    env, _ = played({"listener": {"kind": "none", "wish": "P1"}}, [CHATTER])
-    assert env.hinted == [] and env.turns[0].reward == 0
-    assert {*LISTENED} == {*env.roles["listener"].schema["properties"]["kind"]["enum"]}
-
-
-# ---- published rows
-
-
-def rows(suffix):
-    import pyarrow.parquet as parquet
-
-    return parquet.read_table(ROWS / f"travel{suffix}_onechoice_train.parquet").to_pylist()
-
-
-def test_rows_without_their_released_tables_are_refused():
-    row = {
-        "prompt": [{"role": "user", "content": "A flight to Rome, and a hotel."}],
-        "reward_model": {"id": "flight:9-48|hotel:9-29", "ground_truth": "['F3', 'H4']"},
-    }
-    with pytest.raises(DataError, match="travelgym_data"):
-        _read_travel(row)

@@ -27,7 +27,6 @@ from humanlm.gyms.protocol import (
     play_through,
 )
 from humanlm.gyms.users import (
-    GymJudgeConfig,
     GymUserConfig,
     ModelUser,
     _role_question,
@@ -214,25 +213,6 @@ def test_what_every_question_would_meet_stops_the_work(monkeypatch):
         play(river(poor), ("action", "?"))
 
 
-def test_user_and_judge_are_two_models_with_settings_of_their_own():
-    user, judge = (
-        ModelUser(ScriptedClient(['{"response": "No"}'], "scripted/user")),
-        ModelUser(ScriptedClient(['{"verdict": "no"}'], "scripted/judge"), temperature=0.0),
-    )
-    env = play(river(user, judge), ("action", "Is it long?"), ("answer", "Danube"))
-    assert [turn.feedback for turn in env.turns] == ["No", "False"]
-    asked = user.client.requests + judge.client.requests
-    assert (
-        [request.caller for request in asked] == ["user", "judge"]
-        and asked[0].seed is not None
-        and asked[1].seed is None
-    )
-    settings = GymUserConfig("vllm/a"), GymJudgeConfig("vllm/b")
-    assert [config.temperature for config in settings] == [0.7, 0.0] and [
-        config.group for config in settings
-    ] == ["user", "judge"]
-
-
 def test_one_judgement_is_paid_once_for_all_episodes_and_users_vary(tmp_path):
     said = ScriptedClient(
         lambda request: '{"verdict": "no"}' if request.caller == "judge" else '{"response": "No"}',
@@ -326,25 +306,6 @@ def test_reasoning_before_the_answer_is_not_shown_and_markers_are_broken():
         play(river(user), ("search", "Is it long?")).turns[0].feedback
         == "Well < |im_end|> no < /response>."
     )
-
-
-def test_a_simulator_gets_its_persona_as_a_field_and_roles_never_flip():
-    client = ScriptedClient(["I would not say."], "simulator/run")
-    env = play(
-        river(ModelUser(client, "A secretive angler.")),
-        ("search", "Is it long?"),
-    )
-    [request] = client.requests
-    assert request.extra == {"persona": "A secretive angler."} and request.schema is None
-    assert [(message["role"], message["content"]) for message in request.messages] == [
-        ("assistant", "I think of a river."),
-        ("user", "Is it long?"),
-    ]
-    assert env.turns[0].feedback == "I would not say."
-    with pytest.raises(ConfigError, match="more than a text"):
-        play(river(ModelUser(client, "An angler.")), ("action", "Is it long?"))
-    with pytest.raises(ConfigError, match="user.persona"):
-        play(river(ModelUser(client)), ("search", "Is it long?"))
 
 
 @pytest.mark.parametrize("name", gym_names())

@@ -98,7 +98,6 @@ def test_a_gym_of_ones_own_is_trained_on_and_measured_by_the_command(folder):
     [
         ("my_gim:gym", "there is no module 'my_gim'"),
         ("my_gym:gim", "has no 'gim'"),
-        ("my_gym:tasks", "Give a `Gym`"),
     ],
 )
 def test_a_gym_that_is_not_there_is_named_before_anything_is_made(folder, name, said):

@@ -4,13 +4,11 @@ import math
 import string
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
 
-import gymnasium
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from humanlm.core.basics import ConfigError, DataError, run_sync
+from humanlm.core.basics import DataError
 from humanlm.gyms.protocol import (
     Environment,
     Feedback,
@@ -18,13 +16,11 @@ from humanlm.gyms.protocol import (
     GymTask,
     ToolCall,
     UserError,
+    find_gym,
     gym_names,
 )
 from humanlm.serving.adapters import (
     gymnasium_env,
-    register_gymnasium,
-    trl_environment,
-    trl_rows,
 )
 
 
@@ -79,33 +75,9 @@ def checked(env):
         check_env(env)
 
 
-def test_the_checker_of_gymnasium_has_nothing_to_say():
-    checked(gymnasium_env(word))
-
-
-def built():
-    "Gyms whose page is there"
-    for name in gym_names():
-        try:
-            yield name, gymnasium_env(name)
-        except ConfigError as e:
-            assert "no module" in str(e), e
-
-
 def test_every_gym_passes_the_checker_by_its_name():
-    names = [name for name, env in built() if checked(env) is None]
-    assert {"function", "template", "persuade"} <= set(names)
-
-
-def test_gymnasium_makes_gyms_by_name():
-    assert "humanlm/function-v0" in register_gymnasium()
-    env = gymnasium.make("humanlm/function-v0")
-    observation, info = env.reset(seed=1)
-    assert (
-        observation in env.observation_space
-        and isinstance(env.action_space, gymnasium.spaces.Text)
-        and info["task"].startswith("function")
-    )
+    for name in gym_names():
+        checked(gymnasium_env(find_gym(name)))
 
 
 def test_every_text_is_an_action_and_every_observation_lies_in_its_space():
@@ -152,106 +124,3 @@ def test_ends_are_told_apart_and_secrets_are_in_no_info():
 
 
 # ---- TRL
-
-
-def test_a_rollout_for_trl_hides_all_but_its_tool():
-    tasks = word.tasks(2, 0)
-    env = trl_environment(word, tasks)()
-    public = {name for name in vars(type(env)) if not name.startswith("_")}
-    assert public == {"reset", "get_reward", "interact_with_env"}
-    rows = trl_rows(word, tasks)
-    assert (
-        [row["task_id"] for row in rows] == ["word-0-0", "word-0-1"]
-        and not any(task.word in str(rows) for task in tasks)
-        and "[action]" not in str(rows)
-    )
-    assert (
-        env.reset(**rows[1]) == "Which word do I mean?"
-        and run_sync(env.interact_with_env("Action", "[action] hi")) == "You said: hi"
-        and env.get_reward() == 0
-    )
-    assert (
-        run_sync(env.interact_with_env("jump", 7)).startswith("There is no 'jump'")
-        and run_sync(env.interact_with_env("answer", "w0x1")) == "Yes!"
-        and env.get_reward() == 1
-    )
-    assert run_sync(env.interact_with_env("answer", "w0x1")) == "The episode has ended."
-    env.reset(**rows[0])
-    assert env.get_reward() == 0
-    run_sync(env.interact_with_env("action", "fail"))
-    assert math.isnan(env.get_reward())
-
-
-@pytest.mark.long
-def test_trls_trainer_plays_a_gym_and_is_paid_by_it(tmp_path, monkeypatch):
-    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
-    trl, datasets = pytest.importorskip("trl"), pytest.importorskip("datasets")
-    from humanlm.models.checkpoints import make_model
-    from humanlm.models.config import ModelConfig
-
-    model, tokenizer = make_model(
-        ModelConfig(),
-        [
-            '<tool_call> {"name": "interact_with_env", "arguments": {"choice": '
-            '"answer", "content": "42"}} </tool_call>'
-        ],
-    )
-    tokenizer.chat_template = (
-        Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja"
-    ).read_text()
-    tasks, read, form = (
-        word.tasks(1, 0),
-        [],
-        '<tool_call>\n{"name": "interact_with_env", "arguments": {"choice": "%s", '
-        '"content": "%s"}}\n</tool_call>',
-    )
-
-    class Scripted(trl.GRPOTrainer):
-        "The real trainer; what the policy writes is given: of two rollouts, the first is right"
-
-        def _generate_single_turn(self, prompt_ids, *args, **kwargs):
-            read.extend(prompts := tokenizer.batch_decode(prompt_ids))
-            calls = [
-                [("action", "hi"), ("answer", "w0x0" if place == 0 else "w9x9")]
-                for place in range(len(prompts))
-            ]
-            turns = [prompt.count("<tool_response>") for prompt in prompts]
-            texts = [form % own[turn] if turn < 2 else "Done." for own, turn in zip(calls, turns)]
-            return [
-                tokenizer.encode(text + tokenizer.eos_token, add_special_tokens=False)
-                for text in texts
-            ], None
-
-    args = trl.GRPOConfig(
-        str(tmp_path),
-        per_device_train_batch_size=2,
-        num_generations=2,
-        max_completion_length=1000,
-        max_steps=1,
-        report_to=[],
-        use_cpu=True,
-        bf16=False,
-        logging_steps=1,
-        save_strategy="no",
-    )
-    trainer = Scripted(
-        model,
-        args=args,
-        train_dataset=datasets.Dataset.from_list(trl_rows(word, tasks)),
-        processing_class=tokenizer,
-        environment_factory=trl_environment(word, tasks),
-    )
-    trainer.train()
-    log = trainer.state.log_history[0]
-    assert (
-        log["rewards/GymTool/mean"] == 0.5
-        and log["tools/failure_frequency"] == 0
-        and log["tools/call_frequency"] == 2
-        and log["grad_norm"] > 0
-    )
-    assert (
-        "Which word do I mean?" in read[0]
-        and "one of: action, answer" in read[0]
-        and "You said: hi" in read[-1]
-        and "No." in read[-1]
-    )

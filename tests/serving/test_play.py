@@ -3,18 +3,17 @@
 import json
 import math
 import os
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import warm
 from server import serving
 
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.protocol import LLMError
-from humanlm.core.basics import DataError, read_jsonl, run_sync, write_jsonl
+from humanlm.core.basics import DataError, run_sync, write_jsonl
 from humanlm.core.commands import main
+from humanlm.evaluation.answering import Contestant
 from humanlm.gyms.evaluation import (
     ChatPlayer,
     episode_messages,
@@ -23,21 +22,11 @@ from humanlm.gyms.evaluation import (
     play_tasks,
 )
 from humanlm.gyms.protocol import BROKEN, find_gym, gym_names, play_through
-from humanlm.gyms.recipe import _gym_row
 from humanlm.gyms.rows import read_gym_rows
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
-from humanlm.serving.gym_evaluation import (
-    _player_folder,
-)
+from humanlm.serving.gym_evaluation import _find_player, _PlayerChoice
 from humanlm.serving.gym_lessons import _expert_lessons, _lesson
-from humanlm.serving.play import (
-    PlayerChoice,
-    PlayerConfig,
-    _play_by_hand,
-    find_player,
-)
-from humanlm.training.run import read_settings
 
 DATA = Path(os.environ.get("HUMANLM_DATA") or "data") / "userrl"
 needs_rows = pytest.mark.skipif(
@@ -85,46 +74,6 @@ def means(rows, model):
 # ---- a person
 
 
-def said(*lines):
-    left = iter([*lines, ""])
-    return lambda question: next(left)
-
-
-def test_a_line_that_is_no_call_costs_no_turn_and_an_empty_one_leaves(capsys):
-    gym = find_gym("function")
-    env = gym.play(gym.tasks(1, 0)[0])
-    run_sync(_play_by_hand(gym, env, said("what?", "1 2 3", "action 1 1 1 1")))
-    out = capsys.readouterr().out
-    assert (
-        len(env.turns) == 1
-        and out.count("There is no call") == 2
-        and "you left after 1 turns; score 0 of 1" in out
-    )
-
-
-def test_a_terminal_shows_no_control_characters(capsys):
-    gym = find_gym("template")
-    env = gym.play(gym.tasks(1, 0)[0])
-    run_sync(_play_by_hand(gym, env, said("action \x1b[2Jhi\x07")))
-    assert "hi" in (out := capsys.readouterr().out) and "\x1b" not in out and "\x07" not in out
-
-
-def test_the_command_plays_a_gym():
-    done = warm.run(
-        "-m",
-        "humanlm.talk",
-        "--gym",
-        "telepathy",
-        stdin="Is it alive?\naction Is it tiny?\nanswer nothing\n",
-    )
-    assert done.returncode == 0, done.stderr
-    assert (
-        "There is no call" in done.stdout
-        and "Answers left: 2" in done.stdout
-        and "you left after 2 turns" in done.stdout
-    )
-
-
 # ---- who plays, on what
 
 
@@ -139,57 +88,18 @@ def test_a_model_of_a_run_is_told_what_it_was_trained_with(tmp_path, monkeypatch
     save_model(
         *tiny,
         places / "models" / "gyms",
-        {"gyms.json": json.dumps({"system": False, "gyms": ["telepathy"]})},
+        {"gyms.json": json.dumps({"system": False, "turn_tokens": 6})},
     )
     (places / "config.yaml").write_text(
-        "run: {methods: [gyms]}\ngyms: {turn_tokens: 6, max_turns: 5, system: false}\n"
+        "run: {methods: [gyms]}\ngyms: {turn_tokens: 9, max_turns: 5, system: true}\n"
     )
-    saved = shutil.copytree(places / "models" / "gyms", places / "checkpoints/gyms/checkpoint-1")
-    (saved / "gyms.json").write_text('{"first": [], "last": []}')  # as training leaves it
-    assert find_player(str(saved))[2:] == (False, 6)
-    for name in (
-        "mini",
-        "mini:gyms",
-        str(places / "models" / "gyms"),
-        f"hf/{places / 'models' / 'gyms'}",
-    ):
-        choice = find_player(name)
-        assert choice[2:] == (False, 6) and choice.model.endswith("mini/models/gyms"), name
-    player = choice.make(PlayerConfig())(gym)
-    env = gym.play(task, replace(gym.config, max_turns=2))
-    told = episode_messages(gym, env, player.system)
-    assert told == [{"role": "user", "content": task.opening}]
-    run_sync(play_tasks(gym, [task], player, config=replace(gym.config, max_turns=2)))
-    _, s = read_settings(["--run.recipe", "gyms", "--gyms.system", "false"])
-    assert [m["content"] for m in _gym_row(gym, task, s)["prompt"]] == [task.opening]
-    assert (
-        evaluate(
-            tmp_path / "out",
-            "mini",
-            "--play.gyms",
-            "telepathy",
-            "--play.count",
-            "2",
-            "--play.max_turns",
-            "3",
-        )
-        == 0
-    )
-    found = load_episodes(next((tmp_path / "out").glob("*/episodes.jsonl")))
-    assert len(found) == 2 and all(
-        e.stop in ("turn_limit", "done") and not math.isnan(e.score) for e in found
-    )
-
-
-def test_a_chat_model_reads_its_own_words_again():
-    gym = find_gym("template")
-    client = ScriptedClient(["<think>one</think>[action] a", "no call at all", "[answer] x"])
-    player, task = ChatPlayer(gym, client), gym.tasks(1, 0)[0]
-    run_sync(play_tasks(gym, [task], player, config=replace(gym.config, max_turns=3)))
-    assert [m["content"] for m in client.requests[-1].messages if m["role"] == "assistant"] == [
-        "<think>one</think>[action] a",
-        "no call at all",
-    ]
+    for name in ("mini", "mini:gyms", f"hf/{places / 'models' / 'gyms'}"):
+        choice = _find_player(name)
+        assert choice[2:] == (False, 6) and choice.place.endswith("mini/models/gyms"), name
+    words = ["--play.gyms", "telepathy", "--play.count", "2", "--play.max_turns", "3"]
+    assert evaluate(tmp_path / "out", "mini", *words) == 0
+    episodes = load_episodes(next((tmp_path / "out").glob("*/episodes.jsonl")))
+    assert len(episodes) == 2 and not any(math.isnan(e.score) for e in episodes)
 
 
 LONG = "answered 400: This model's maximum context length is 8192 tokens"
@@ -219,18 +129,10 @@ def test_a_model_that_fails_is_no_zero_and_a_dialogue_that_is_too_long_keeps_its
 
 def test_other_weights_under_the_name_of_a_player_play_anew(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"one")
-    player = PlayerChoice("mine", f"hf/{tmp_path}")
-    before = _player_folder(player)
+    player = _PlayerChoice("mine", Contestant("mine", str(tmp_path)))
+    before = player.folder
     (tmp_path / "model.safetensors").write_bytes(b"other")
-    assert (
-        before.startswith("mine-")
-        and _player_folder(player).startswith("mine-")
-        and _player_folder(player) != before
-    )
-    assert (
-        _player_folder(PlayerChoice("expert")) == "expert"
-        and _player_folder(PlayerChoice("openai/x", "openai/x")) == "openai%2Fx"
-    )
+    assert player.folder != before and _PlayerChoice("expert").folder == "expert"
 
 
 def test_rows_find_their_gym_and_what_is_wrong_with_them_is_counted(tmp_path):
@@ -316,7 +218,6 @@ def test_episodes_are_gone_on_with_and_other_settings_are_refused(tmp_path, caps
     for more, said in (
         (["--play.max_turns", "3"], "max_turns: None in the run, 3 now"),
         (["--play.seed", "5"], "seed: 3 in the run, 5 now"),
-        (["--play.compat", "userrl"], "compat: empty in the run, userrl now"),
     ):
         assert evaluate(out, "expert", *SMALL, *more) == 2
         assert said in (err := capsys.readouterr().err) and "--play.out" in err
@@ -326,26 +227,6 @@ def test_episodes_are_gone_on_with_and_other_settings_are_refused(tmp_path, caps
         evaluate(out, "expert", "--play.gyms", "template", "--play.count", "3", "--fresh") == 0
         and (tmp_path / "out.old-1" / "chance").is_dir()
     )
-
-
-def test_averages_count_gyms_alike_or_tasks_alike(tmp_path):
-    path = tmp_path / "rows"
-    path.mkdir()
-    rows_in(path, *(row(n) for n in range(3)))
-    write_jsonl(
-        path / "gym_function.jsonl",
-        [{"id": "f", "rule": "a + b * c - d", "test_case": [1, 2, 3, 4], "expected_result": 3.0}],
-    )
-    assert (
-        evaluate(tmp_path / "out", "expert", "--play.rows", str(path), "--play.max_turns", "4") == 0
-    )  # the expert of function needs five
-    levels = means(results(tmp_path / "out")["rows"], "expert")
-    assert [levels[name]["score"] for name in ("telepathy", "function", "all", "all tasks")] == [
-        1,
-        0,
-        0.5,
-        0.75,
-    ]
 
 
 def test_the_plan_asks_nobody(tmp_path, capsys):
@@ -444,45 +325,20 @@ def test_a_gym_and_a_user_of_ones_own_are_named_by_module(tmp_path, monkeypatch)
     )
 
 
-def messages_of(row):
-    "The messages of a row of either form"
-    if "messages" in row:
-        return row["messages"]
-    return [
-        {"role": "system", "content": row["system"]},
-        *(
-            {"role": "assistant" if turn["from"] == "gpt" else "user", "content": turn["value"]}
-            for turn in row["conversations"]
-        ),
-    ]
-
-
 # ---- lessons
 
 
 @ALL
-@pytest.mark.parametrize("form", ["messages", "sharegpt"])
-def test_lessons_show_what_training_and_evaluation_show(name, form):
+def test_lessons_show_what_evaluation_shows(name):
     gym = find_gym(name)
-    _, s = read_settings(["--run.recipe", "gyms", "--gyms.max_turns", "30"])
-    task, config = gym.tasks(1, 2)[0], replace(gym.config, max_turns=30)
-    row = _lesson(gym, run_sync(play_through(gym.play(task, config), gym.expert)), form)
-    told, again = messages_of(row), gym.play(task, config)
-    assert told[:2] == [
-        {"role": m["role"], "content": m["content"]} for m in _gym_row(gym, task, s)["prompt"]
-    ]
-    for n in range(2, len(told), 2):
-        assert told[n]["role"] == "assistant" and episode_messages(gym, again) == told[:n]
-        run_sync(again.step(told[n]["content"]))
-    assert (
-        again.stop == "done"
-        and row["share"] == pytest.approx(1)
-        and again.score == pytest.approx(sum(turn.reward for turn in again.turns))
-    )
-    tools = row["tools"] if form == "messages" else json.loads(row["tools"])
-    assert tools[0]["function"]["parameters"]["properties"]["choice"]["enum"] == list(
-        gym.environment.kinds
-    )
+    task = gym.tasks(1, 2)[0]
+    row = _lesson(gym, run_sync(play_through(gym.play(task), gym.expert)))
+    texts = [row["system"], *(turn["value"] for turn in row["conversations"])]
+    again = gym.play(task)
+    for n in range(2, len(texts), 2):
+        assert [m["content"] for m in episode_messages(gym, again)] == texts[:n]
+        run_sync(again.step(texts[n]))
+    assert again.stop == "done" and row["score"] == pytest.approx(gym.best(task))
 
 
 def test_a_quota_is_filled_without_bad_episodes_and_repeats():
@@ -491,35 +347,4 @@ def test_a_quota_is_filled_without_bad_episodes_and_repeats():
     tasks = gym.tasks(30, 2)
     rows = run_sync(_expert_lessons(gym, [*tasks, *tasks]))
     assert 0 < len(rows) < 30
-    assert all(row["share"] >= 1 - 1e-6 for row in rows) and len(
-        {row["id"] for row in rows}
-    ) == len(rows)
-
-
-def test_the_command_writes_a_set(tmp_path, capsys):
-    out = tmp_path / "set"
-    assert (
-        main(
-            [
-                "data",
-                "lessons",
-                "--lessons.form",
-                "sharegpt",
-                "--lessons.out",
-                str(out),
-            ]
-        )
-        == 0
-    )
-    rows = read_jsonl(out / "lessons.jsonl")
-    trained = [name for name in gym_names() if name != "template" and not find_gym(name).held_out]
-    assert {row["gym"] for row in rows} == {*trained} and len(rows) == 100 * len(trained)
-    assert {turn["from"] for row in rows for turn in row["conversations"]} == {
-        "human",
-        "gpt",
-        "observation",
-    } and rows[0]["conversations"][-1]["from"] == "gpt"
-    assert (
-        main(["data", "lessons", "--lessons.gyms", "turtel"]) == 2
-        and "Did you mean 'turtle'" in capsys.readouterr().err
-    )
+    assert len({row["id"] for row in rows}) == len(rows)

@@ -9,11 +9,11 @@ from humanlm.alignment.contract import PolicySetup, contract
 from humanlm.core.basics import ConfigError, atomic_write, write_jsonl
 from humanlm.core.records import persona_text
 from humanlm.hierarchy.levels import LEVELS
-from humanlm.hierarchy.prompts import TRACE, HierarchyConfig
+from humanlm.hierarchy.prompts import HierarchyConfig
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
 from humanlm.serving.talk import Talk, typed
-from humanlm.talk import _asked_number, _converse, _TalkConfig, main
+from humanlm.talk import _converse, _TalkConfig, main
 from humanlm.training.policies import ScriptedPolicy
 from humanlm.training.sampling import RolloutConfig
 from humanlm.worlds.mini import WorldConfig, make_world
@@ -43,42 +43,13 @@ def talk():
 
 def test_levels_come_one_by_one(talk):
     seen = list(talk.follow(EXAMPLE))
-    assert [list(t.said)[-1] for t in seen] == list(LEVELS)
+    assert [list(t.answers)[-1] for t in seen] == list(LEVELS)
     told = seen[-1]
     assert (
         {level: told.text(level) for level in LEVELS} == TRUTH
         and told.thought("response") == "a thought."
         and told.thought("goal") == ""
     )
-
-
-def test_a_model_that_writes_all_levels_at_once_is_shown_level_by_level():
-    joint = "".join(f"<{level}>{text}</{level}>" for level, text in TRUTH.items())
-    script = PolicySetup(ScriptedPolicy(lambda row, copy: joint), HierarchyConfig(asks="together"))
-    told = Talk(script).ask(EXAMPLE)
-    assert {level: told.text(level) for level in LEVELS} == TRUTH
-
-
-def test_a_composed_reply_is_shown_after_the_states_it_was_told():
-    setup = setup_of(TRUTH, "hetero")._replace(compose=True)
-    setup.policy.script["response"] = f"<response>{EXAMPLE.reply}</response>"
-    told = Talk(setup).ask(EXAMPLE)
-    assert (
-        told.thought("response").splitlines()
-        == [f"<{level}>{EXAMPLE.states[level]}" for level in TRACE]
-        and told.text("response") == EXAMPLE.reply
-    )
-    assert "thought         <" in str(told)
-
-
-def test_broken_forms_are_heard_and_named():
-    told = Talk(
-        PolicySetup(
-            ScriptedPolicy({n: "hm" if n != "response" else "no tags at all" for n in LEVELS})
-        )
-    ).ask(EXAMPLE)
-    assert told.text("response") == "no tags at all" and told.text("goal") == ""
-    assert str(told).count("(missing)") == 7
 
 
 def test_a_conversation_goes_on_without_a_real_reply(talk):
@@ -128,18 +99,6 @@ def test_people_are_listed_and_chosen_by_number(talk, capsys):
     _converse(talk, _TalkConfig(), lambda question: "")
 
 
-def test_the_question_names_the_rows_that_are_listed(capsys):
-    people, questions = [EXAMPLE] * 23, []
-
-    def ask(*answers):
-        left = iter(answers)
-        return _asked_number(people, lambda question: questions.append(question) or next(left))
-
-    assert ask("m", "m", "22") == "22" and ask("3") == "3" and ask("") == ""
-    assert [re.search(r"0 to (\d+)", q)[1] for q in questions] == ["9", "19", "22", "9", "9"]
-    assert "more" not in questions[2] and capsys.readouterr().out.count("22. ") == 1
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     "A run with a tiny random model, held-out rows and a judge"
@@ -177,28 +136,6 @@ def test_the_command_brings_rows_of_the_run(run, monkeypatch):
         and "real reply" in done.stdout
         and done.stdout.count("stance  ") >= 2
     )
-
-
-@pytest.mark.parametrize(
-    "more, said",
-    [
-        (["--talk.example", "9"], "There is no row 9"),
-        ([], ""),
-    ],
-)
-def test_the_command_says_what_is_wrong(run, capsys, monkeypatch, more, said):
-    monkeypatch.setattr("builtins.input", lambda question: "")
-    assert main(["--model.name", str(run), *more]) == (2 if said else 0)
-    assert said in capsys.readouterr().err
-
-
-def test_a_model_can_be_asked_in_another_way(run, capsys, monkeypatch):
-    monkeypatch.setattr("builtins.input", lambda question: "")
-    said = ["--talk.persona", "x", "--talk.said", "bo: hi", "--hierarchy.prompt", "chat"]
-    assert main(["--model.name", str(run), *said]) == 0
-    assert re.search(r"^stance +I think", capsys.readouterr().out, re.M)
-    assert main(["--model.name", str(run), *said, "--hierarchy.promt", "chat"]) == 2
-    assert "Did you mean 'prompt'" in capsys.readouterr().err
 
 
 def test_the_plan_loads_nothing(run, capsys):
