@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from humanlm.alignment.evaluation import judge_texts, measured, reference_texts
+from humanlm.alignment.evaluation import judge_texts, measured, texts_beside
 from humanlm.alignment.recipe import HumanLM
 from humanlm.clients.limits import in_turn
 from humanlm.core.basics import atomic_write, read_jsonl, require, run_sync, to_json, write_jsonl
@@ -490,7 +490,7 @@ def _known_tables(settings: Settings) -> dict[str, Table]:  # settings: of a run
     s, data = settings, load_data(settings)
     world: Any = data.world
     rows, oracle = data.split(s.eval.split), make_judge(s.test_judge, world, s.hierarchy.load())
-    texts = reference_texts(world, rows)
+    texts = texts_beside(data, rows)
     said: dict[str, Sequence[Mapping[str, str]]] = {
         PEOPLE: texts["ceiling"],
         POLITE: texts["constant"],

@@ -20,7 +20,6 @@ from ..clients.client import Client
 from ..clients.limits import Limits, PerLoop
 from ..clients.protocol import ChatReply, ChatRequest, LLMError, Usage
 from ..core.basics import HumanLMError, check_name, missing_package, run_sync, shorten
-from ..core.html import Table, tag
 from ..core.records import Example, Persona
 from ..core.trajectory import Completion
 from ..hierarchy.composed import check_composed, compose, thinks_first
@@ -255,13 +254,6 @@ class SimulatedReply:
 
     def __str__(self) -> str:
         return self.text
-
-    def _repr_html_(self) -> str:
-        shown = self.states | ({"thought": self.thought} if self.thought else {})
-        rows = [(tag("th", name), text) for name, text in shown.items()]
-        table = Table(("asked for", "said"), rows, "l").html() if rows else ""
-        reply = tag("blockquote", self.text or tag("i", "no reply"), style="white-space:pre-wrap")
-        return tag("div", reply, table, style="max-width:690px")._repr_html_()
 
 # %% ../../nbs/alignment/08_simulator.ipynb #Simulator
 def simulator_client(
