@@ -70,10 +70,10 @@ def reply_span(
     composed = row["thinking"] and not written
     before = compose(row, states)["prefix"] if composed else []
     parts = target({"response": example.reply}, hierarchy=d)
-    given = [*before, *([markup(opening("response"))] if tagged else [])]
+    begun = [*before, *([markup(opening("response"))] if tagged else [])]
     return Span(
         policy.prompt_ids(row | {"begun": ""}),
-        [*written, *render_target(policy.tokenizer, given, end=False)],
+        [*written, *render_target(policy.tokenizer, begun, end=False)],
         render_target(policy.tokenizer, parts[1:] if tagged else parts, end=not tagged),
     )
 
@@ -83,9 +83,9 @@ def _other_personas(examples, most, seed):
     people = {e.user_id: e.persona for e in examples}
 
     def drawn(e):
-        own = persona_text(e.persona)
+        shown = persona_text(e.persona)
         others = {persona_text(p): p for user, p in people.items() if user != e.user_id}
-        near = sorted({*others} - {own}, key=lambda text: (abs(len(text) - len(own)), text))
+        near = sorted({*others} - {shown}, key=lambda text: (abs(len(text) - len(shown)), text))
         near = near[: 3 * most]
         chosen = random.Random(f"{seed}/{e.id}").sample(near, min(most, len(near)))
         return [others[text] for text in chosen]
@@ -142,7 +142,7 @@ def measure_bits(
     logps = iter(_read(score or policy.token_logps, groups))
     measured = []
     for e, (shown, tried) in zip(examples, groups):
-        of_persona, of_states = (np.array([*islice(logps, len(own))]) for own in (shown, tried))
+        of_persona, of_states = (np.array([*islice(logps, len(spans))]) for spans in (shown, tried))
         values = _persona_values(e, of_persona)
         values |= _state_values(e, values["own"], of_states) if before else {}
         parts = {BITS + name: {"response": float(value)} for name, value in values.items()}
@@ -160,16 +160,16 @@ def _read(score, groups, together=8):
 
 def _persona_values(e, logps):
     "Compare the prompts of one reply: own persona, none, others"
-    own, none, *others = bits_per_byte(logps, [e.reply] * len(logps))
-    other, known = known_mean(others), 1 if others else np.nan
+    right, none, *others = bits_per_byte(logps, [e.reply] * len(logps))
+    other, weight = known_mean(others), 1 if others else np.nan
     among = np.delete(logps, 1)
     best = among == among.max()
     return {
-        **{"own": own, "none": none, "other": other},
-        **{"persona": none - own, "specific": other - own},
-        "who": known * best[0] / best.sum(),
-        "chance": known / len(among),
-        "sure": known / np.exp(among - among.max()).sum(),
+        **{"own": right, "none": none, "other": other},
+        **{"persona": none - right, "specific": other - right},
+        "who": weight * best[0] / best.sum(),
+        "chance": weight / len(among),
+        "sure": weight / np.exp(among - among.max()).sum(),
     }
 
 
@@ -185,16 +185,16 @@ def _state_values(e, plain, logps):
 
 def _thoughts(policy, examples, hierarchy, before, states, seed, batch):
     "Let a model think about each row several times; what cannot be read is left out"
-    write, asked = (states.write, states.config) if states else (policy.generate, hierarchy)
-    levels = asked.load().states if before == "states" else ["response"]
-    rows = [row for e in examples for row in make_rows([e], asked, levels) * _DRAWS]
+    write, config = (states.write, states.config) if states else (policy.generate, hierarchy)
+    levels = config.load().states if before == "states" else ["response"]
+    rows = [row for e in examples for row in make_rows([e], config, levels) * _DRAWS]
     if before == "thoughts":
-        rows = thoughts_alone(rows, asked.thought_tokens)
+        rows = thoughts_alone(rows, config.thought_tokens)
     fields, ids = [], []
     for at in watched(len(rows), batch, before):
         part, sampling = rows[at : at + batch], Sampling(temperature=1.0, seed=seed + at)
         for row, c in zip(part, run_sync(write(part, sampling=sampling)), strict=True):
-            reading = ParsePolicy(asked.strict, bool(row["thinking"]), form=row["form"])
+            reading = ParsePolicy(config.strict, bool(row["thinking"]), form=row["form"])
             fields.append(parse(c.text, row["level"], reading).fields)
             ids.append([*c.ids] if any(map(str.strip, fields[-1].values())) else [])
     if before == "thoughts":
@@ -236,9 +236,9 @@ def _served(place, base_url):
         raise RolloutError(f"No server of {place} answers. Start one, or name the model's folder.")
     url = server.base_url
     card = served_card(url, name)
-    root, own, setup = how_to_ask(card["root"])
-    limit = own.get("max_prompt_tokens", card["max_model_len"] // 2)
-    policy = ModelPolicy(None, load_tokenizer(root, own.get("template", "own")), limit)
+    root, model, setup = how_to_ask(card["root"])
+    limit = model.get("max_prompt_tokens", card["max_model_len"] // 2)
+    policy = ModelPolicy(None, load_tokenizer(root, model.get("template", "own")), limit)
     return policy, setup.hierarchy, partial(served_logps, url, name)
 
 # %% ../../nbs/alignment/04_bits.ipynb #with_bits
@@ -264,19 +264,11 @@ def ngram_bits(
 
 
 def with_bits(
-    found: Results,
-    bits: Mapping[str, list[Measurement] | str],  # name → what was measured, or why nothing was
-    examples: Sequence[Example],
+    outcome: Results,
+    bits: Mapping[str, list[Measurement]],  # name → what was measured
     resamples: int = 2000,
 ) -> Results:
     "Add bits to results: means and differences with intervals by person"
-    why = {name: said for name, said in bits.items() if isinstance(said, str)}
-    nothing = [Measurement(e.id, e.user_id, {f"{BITS}own": {"response": np.nan}}) for e in examples]
-    models = {name: nothing if isinstance(m, str) else m for name, m in bits.items()}
-    own = results(models, resamples, [NGRAM, *why])
-    notes = {"unmeasured": why}
-    return found._replace(
-        rows=found.rows + own.rows,
-        paired=found.paired + [p for p in own.paired if p.metric != f"{BITS}chance"],
-        notes=found.notes | {"bits": notes},
-    )
+    of_bits = results(bits, resamples, [NGRAM])
+    pairs = [p for p in of_bits.paired if p.metric != f"{BITS}chance"]
+    return outcome._replace(rows=outcome.rows + of_bits.rows, paired=outcome.paired + pairs)

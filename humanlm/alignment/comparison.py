@@ -68,7 +68,6 @@ from humanlm.evaluation.measured import (
     paired_table,
     results,
     save_results,
-    unmeasured,
 )
 from ..evaluation.report import RunFolder, report_html
 from ..hierarchy.prompts import THINKING
@@ -403,7 +402,7 @@ def _summary(r: Results) -> str:  # Markdown
     "Show the means of every metric, and the first 30 differences between systems"
     pairs = [p for m in METRICS for p in r.paired if (p.metric, p.level) == (m, ALL)]
     differences = paired_table(pairs, most=30) if pairs else ""
-    return "\n\n".join(filter(None, [recipe.tables(r.rows), differences, *unmeasured(r)]))
+    return "\n\n".join(filter(None, [recipe.tables(r.rows), differences]))
 
 # %% ../../nbs/alignment/61_comparison.ipynb #compare
 def _work(c: Comparison) -> AlignmentWork:

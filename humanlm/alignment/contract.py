@@ -192,15 +192,17 @@ def load_policy(
         return PolicySetup(model)
     from humanlm.models.checkpoints import load_model
 
-    place, own, setup = how_to_ask(model, hierarchy)
-    loaded = load_model(place, own.get("template", "own"), dtype or own.get("dtype", "float32"))
-    limit = _prompt_limit(own, setup.hierarchy, loaded.model.config)
+    place, settings, setup = how_to_ask(model, hierarchy)
+    loaded = load_model(
+        place, settings.get("template", "own"), dtype or settings.get("dtype", "float32")
+    )
+    limit = _prompt_limit(settings, setup.hierarchy, loaded.model.config)
     return setup._replace(policy=ModelPolicy(*loaded, limit))
 
 
 def renderer_of(
     place: str | Path,  # a model that another program runs
-    own: Mapping[str, Any],  # its template and sizes, from `how_to_ask`
+    settings: Mapping[str, Any],  # its template and sizes, from `how_to_ask`
     hierarchy: HierarchyConfig,  # how it is asked
 ) -> ModelPolicy:  # without weights
     "Make what turns prompts into token ids, as `load_policy` does"
@@ -209,15 +211,15 @@ def renderer_of(
     from humanlm.models.checkpoints import load_tokenizer, locate
 
     config = AutoConfig.from_pretrained(model_of(locate(place)), trust_remote_code=False)
-    tokenizer = load_tokenizer(place, own.get("template", "own"))
-    return ModelPolicy(None, tokenizer, _prompt_limit(own, hierarchy, config))
+    tokenizer = load_tokenizer(place, settings.get("template", "own"))
+    return ModelPolicy(None, tokenizer, _prompt_limit(settings, hierarchy, config))
 
 
-def _prompt_limit(own, hierarchy, config):
+def _prompt_limit(settings, hierarchy, config):
     "Give the longest prompt, in tokens: the model's own, else its context less the answer"
     longest = max(token_cap(d, hierarchy) for d in hierarchy.load())
     context = getattr(config.get_text_config(), "max_position_embeddings", 4096)
-    return own.get("max_prompt_tokens", max(context - longest, 1))
+    return settings.get("max_prompt_tokens", max(context - longest, 1))
 
 # %% ../../nbs/alignment/01_contract.ipynb #ModelChoice
 @dataclass(frozen=True)
@@ -257,7 +259,7 @@ def state_source(
     name = settings.rollout.states_from
     if not (settings.rollout.compose and name):
         return None
-    own = Path(settings.run.out) / settings.run.name / "models" / name
-    setup = load_policy(own if own.is_dir() else ModelChoice(name).place)
+    folder = Path(settings.run.out) / settings.run.name / "models" / name
+    setup = load_policy(folder if folder.is_dir() else ModelChoice(name).place)
     write = partial(setup.policy.generate, sampling=replace(setup.sampling, temperature=0.0))
     return StateSource(setup.hierarchy, write)

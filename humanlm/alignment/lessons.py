@@ -43,8 +43,8 @@ def training_texts(data: Data) -> list[str]:
     "What the tokenizer of a tiny model learns its pieces from: training rows only"
     texts = []
     for e in data.split("train"):
-        said = (m.content for m in e.context)
-        texts += [e.persona.text, e.reply, *said, *(e.states or {}).values()]
+        messages = (m.content for m in e.context)
+        texts += [e.persona.text, e.reply, *messages, *(e.states or {}).values()]
     return list(dict.fromkeys(texts))
 
 # %% ../../nbs/alignment/09_lessons.ipynb #reply_rows
@@ -72,10 +72,10 @@ def _reply_rows(
         thinks = level == "response" and config.thinks(level)
         thought = _thought(example) if thinks and rng.random() < share else []
         opens = bool(thought) or hierarchy[level].form == "thought"
-        asked = prompt(example, level, config, thinking=opens)
+        question = prompt(example, level, config, thinking=opens)
         learned = thought + target({level: text}, None, hierarchy)
         closes = not opens and config.thinks(level)
-        return sft_row(asked, learned, opens, f"{example.id}:{level}", closes=closes)
+        return sft_row(question, learned, opens, f"{example.id}:{level}", closes=closes)
 
     return [row(*pick) for pick in picked]
 
@@ -85,8 +85,8 @@ def _thought(example: Example) -> list[dict]:  # parts of a closed thought, perh
     if example.thought:
         text = example.thought.strip().removeprefix("<think>").partition("</think>")[0].strip()
         return [plain(f"{text}\n"), markup("</think>")] if text else []
-    known = example.states or {s: rule_state(s, example.reply) for s in STATES}
-    states = {s: text for s in dict.fromkeys((*TRACE, *known)) if (text := known.get(s))}
+    texts = example.states or {s: rule_state(s, example.reply) for s in STATES}
+    states = {s: text for s in dict.fromkeys((*TRACE, *texts)) if (text := texts.get(s))}
     return target({}, states) if states else []
 
 # %% ../../nbs/alignment/09_lessons.ipynb #WorldLessons
@@ -155,9 +155,9 @@ class WorldLessons:
             None if joint else {s: words[s] for s in TRACE},
         )
         levels = self.hierarchy.names if joint else "response"
-        asked = prompt(example, levels, self.config, thinking=not joint)
+        question = prompt(example, levels, self.config, thinking=not joint)
         name, closes = f"{example.id}:faithful", joint and self.thinks
-        return sft_row(asked, reply, not joint, name, before, closes)
+        return sft_row(question, reply, not joint, name, before, closes)
 
     def state(
         self,
@@ -239,11 +239,11 @@ def check_prompts(
     rows = [*lessons]
     for name in names:
         s = settings_of(settings, name)
-        own = training_rows(data.split("train"), s.hierarchy, name) if name in MODES else []
-        own += make_rows(data.split(s.eval.split), s.hierarchy)
+        added = training_rows(data.split("train"), s.hierarchy, name) if name in MODES else []
+        added += make_rows(data.split(s.eval.split), s.hierarchy)
         states = [token_cap(d, s.hierarchy) for d in s.hierarchy.load() if d.name != "response"]
         before = {"before": sum(states)} if s.rollout.compose else {}  # a composed reply
-        rows += [row | before if row["level"] == "response" else row for row in own]
+        rows += [row | before if row["level"] == "response" else row for row in added]
     needs: dict[Any, int] = {}
     for row in rows:
         needs[row["row_id"]] = max(needs.get(row["row_id"], 0), tokens_needed(tokenizer, row))

@@ -178,8 +178,8 @@ def _judge_plan(
     systems, levels = len(s.run.methods) + 5, s.hierarchy.load()  # base, cold start, references
     if s.judge.model == LIKELIHOOD:
         return [likelihood_plan(s), *testing_plan(s, test, systems)]
-    asked = [n * (len(levels) if MODES[m].rewarded == "all" else 1) for m, n in steps.items()]
-    count = sum(asked) * s.rollout.num_prompts if s.reward.alignment else 0
+    counts = [n * (len(levels) if MODES[m].rewarded == "all" else 1) for m, n in steps.items()]
+    count = sum(counts) * s.rollout.num_prompts if s.reward.alignment else 0
     sample = _sample_requests(s, train, s.rollout.group_size)
     plan = judging_plan(s.judge, "training", count, sample, levels)
     return [*plan, *testing_plan(s, test, systems)]
@@ -362,8 +362,8 @@ def _add_bits(run: Run, outcome: Results) -> Results:
         except HumanLMError as e:
             if not is_chat_model(one.place):
                 raise
-            bits[name] = str(e)
-    return with_bits(outcome, bits, rows, s.eval.bootstrap)
+            print(f"no bits of {name}: {e}", file=sys.stderr)
+    return with_bits(outcome, bits, s.eval.bootstrap)
 
 
 def _add_detection(run: Run, outcome: Results) -> Results:

@@ -301,7 +301,7 @@ class Simulator:
         user, name = self.persona.user_id, "simulated"
         messages = as_context(context, user)
         example = Example(name, self.source, "test", user, name, self.persona, messages, "")
-        said = await self.client.say(example, None if states else ["response"], self.sampling)
-        read = {level: u.text for level, u in said.items() if level != "response" and u.is_read}
-        statuses = {level: u.status for level, u in said.items()}
-        return SimulatedReply(said["response"].text, read, said["response"].thought, statuses)
+        answers = await self.client.say(example, None if states else ["response"], self.sampling)
+        read = {level: u.text for level, u in answers.items() if level != "response" and u.is_read}
+        statuses = {level: u.status for level, u in answers.items()}
+        return SimulatedReply(answers["response"].text, read, answers["response"].thought, statuses)

@@ -29,8 +29,7 @@ from ..hierarchy.levels import HIERARCHY, Hierarchy
 from ..models.settings import ChatConfig, estimate
 from .audit import AuditConfig, audit, audit_requests, load_probes
 from .judges import EmbedJudge, OracleJudge, RuleJudge
-from .matching import rule_match
-from .rubric import CHARS_PER_TOKEN, ITEMS, judge_chat
+from .rubric import CHARS_PER_TOKEN, judge_chat
 from .scoring import FAILED_SHARE, Judge, JudgeRequest
 from .verdicts import LLMJudge, split_request
 from ..worlds.mini import SyntheticWorld
@@ -207,32 +206,6 @@ def judges_record(settings: Settings) -> dict:  # for run.json and results.json
     )
     return about | {"warning": warning if training.model == test.model else ""}
 
-# %% ../../nbs/rewards/08_judge_settings.ipynb #play_judge
-def _play_judge(
-    question: ChatRequest,  # as `judge_chat` makes it
-) -> str:
-    "Answer like a model judge, with the opinions of the rule judge"
-    asked = json.loads(question.messages[1]["content"])
-    levels = asked.get("levels") or [asked["level"]]
-    answers = [{"level": level} | _play_level(asked, level) for level in levels]
-    return json.dumps({"aspects": answers} if "levels" in asked else answers[0])
-
-
-def _play_level(asked, level):
-    item = next(item for item, words in ITEMS.items() if words == asked["candidates are"])
-    context = "\n".join(m["content"] for m in asked["context"])
-    verdicts = []
-    for id, text in asked["candidates"].items():
-        m = rule_match(level, asked["truth"], text, context, item)
-        value, reason = (m.value, m.reason) if m else (0, "")
-        verdict = {"matches": [value] * bool(m), "penalty": 0, "score": value, "reason": reason}
-        verdicts.append({"id": id} | verdict)
-    points = ["as the rules read it"] * any(v["matches"] for v in verdicts)
-    return {"key_points": points, "verdicts": verdicts}
-
-
-scripts["judge"] = _play_judge
-
 # %% ../../nbs/rewards/08_judge_settings.ipynb #make_judge
 def make_judge(
     config: JudgeConfig,  # names the judge
@@ -243,8 +216,8 @@ def make_judge(
     "Make the judge that a config names"
     kind = config.model.partition("/")[0]
     if client is None and is_plugin(config.model):
-        own = load_plugin(config.model, f"{config.group}.model")
-        judge = OwnJudge(own() if isinstance(own, type) else own, config.model)
+        plugin = load_plugin(config.model, f"{config.group}.model")
+        judge = OwnJudge(plugin() if isinstance(plugin, type) else plugin, config.model)
         judge.ledger.budget = config.budget
         return judge
     if client is None and kind in judges:

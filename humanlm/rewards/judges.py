@@ -184,8 +184,8 @@ def _likeness(
     item: str = "state",  # what each candidate is
 ) -> np.ndarray:  # [N, 2] cosine, opinion of the rules
     "Compare candidates with the truth by meaning and by rule"
-    said = texts if item == "state" else [_manner(level, text) for text in texts]
-    vectors = embed([_manner(level, truth), *said])
+    shown = texts if item == "state" else [_manner(level, text) for text in texts]
+    vectors = embed([_manner(level, truth), *shown])
     return np.column_stack(
         [vectors[1:] @ vectors[0], [_rule_opinion(level, truth, text, item) for text in texts]]
     )

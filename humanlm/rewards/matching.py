@@ -250,9 +250,9 @@ def _topic(
     context: str = "",  # what it answers
 ) -> str:
     "Name what a reply is about, in at most three words"
-    for said in (text, context):
-        words = read_rules(said).content
-        named = ([w for w in m.lower().split() if w in words] for m in _NOUN.findall(said[:2000]))
+    for source in (text, context):
+        words = read_rules(source).content
+        named = ([w for w in m.lower().split() if w in words] for m in _NOUN.findall(source[:2000]))
         names = next(filter(None, named), sorted(words, key=len)[-1:])
         if names:
             return "the " + " ".join(names)

@@ -142,9 +142,9 @@ def requests_by_row(
     }
 
 
-def _question_id(row_id: str, own: str, level: str) -> str:
+def _question_id(row_id: str, main: str, level: str) -> str:
     "Name the question about a level of a row; the row's own level goes by the name of the row"
-    return row_id if level == own else f"{row_id}:{level}"
+    return row_id if level == main else f"{row_id}:{level}"
 
 # %% ../../nbs/20_rewards.ipynb #_candidate
 def _candidate(t: Trajectory, level: str | None = None) -> str:

@@ -123,8 +123,8 @@ def _candidate_score(
         return ruled(id, "empty")
     if request.level == "response" and _plain(text) == _plain(request.truth):
         return ruled(id, "ground truth copy")
-    own = _QUOTED.sub("", text) if ">" in text else text
-    share = copied_share(own, request.context_text) if request.context else 0.0
+    rest = _QUOTED.sub("", text) if ">" in text else text
+    share = copied_share(rest, request.context_text) if request.context else 0.0
     if share < COPY_LIMIT:
         return None
     return ruled(id, "copied context", f"{share:.0%} of its six-word windows stand in the context")

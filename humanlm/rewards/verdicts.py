@@ -150,8 +150,8 @@ class LLMJudge:
         request: JudgeRequest,  # on one level or on several at once
     ) -> dict[str, list[Score]]:
         "Ask all questions of a request; give level → scores"
-        asked = replace(request, rubric="\n\n".join(filter(None, (self.rubric, request.rubric))))
-        parts = split_request(asked, self.protocol)
+        rubric = "\n\n".join(filter(None, (self.rubric, request.rubric)))
+        parts = split_request(replace(request, rubric=rubric), self.protocol)
         answers = await in_turn(self._one, parts, len(parts))
         return {
             level: [score for answer in answers for score in answer[level]]
@@ -176,10 +176,10 @@ class LLMJudge:
             how.insert(1, f"{len(request.levels)} levels")
         if len(request.candidates) > 1:
             how.append(f"order {request.seed}")
-        asked = {"judge": self.name, "cached": cached, "protocol": ", ".join(how)}
+        origin = {"judge": self.name, "cached": cached, "protocol": ", ".join(how)}
         return {
             level: [
-                replace(s, id=ids[s.id], flags=s.flags + cut[ids[s.id]], **asked) for s in of_one
+                replace(s, id=ids[s.id], flags=s.flags + cut[ids[s.id]], **origin) for s in of_one
             ]
             for level, of_one in scores.items()
         }

@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from humanlm.alignment.bits import (
-    _state_values,
     measure_bits,
     model_bits,
     reply_span,
@@ -163,16 +162,6 @@ def test_states_are_worth_what_they_tell_and_those_of_another_row_nothing():
     thoughts = means(measure_bits(policy, rows, asked, before="thoughts"))
     assert thoughts["state_1"] == pytest.approx(found["state_1"])
     assert abs(thoughts["state_1_other"]) < 1e-9
-
-
-def test_a_mixture_forgives_doubt():
-    "Half of the thoughts are right: one draw is punished for it, eight are not"
-    logps = np.log([0.5, 1e-6] * 4 + [0.25] * 8)
-    e = planted(1)[0]
-    values, size = _state_values(e, 0.0, logps), byte_count(e.reply)
-    assert values["state_8"] == pytest.approx(np.log2(0.25) / size, rel=1e-5)
-    assert values["state_1"] == pytest.approx((np.log2(0.5) + np.log2(1e-6)) / 2 / size)
-    assert values["state_1_other"] == pytest.approx(values["state_8_other"])
 
 
 def why_not(place, settings):

@@ -19,14 +19,12 @@ from humanlm.alignment.evaluation import (
     METRICS,
     REFERENCES,
     judge_texts,
-    load_evaluations,
 )
 from humanlm.clients.names import scripts
 from humanlm.core.basics import DataError, read_jsonl, run_sync, write_jsonl
 from humanlm.core.records import load_examples
 from humanlm.core.runs import run_record, save_record
 from humanlm.evaluation.measured import ALL
-from humanlm.hierarchy.prompts import make_rows, parts_text
 from humanlm.rewards.judges import OracleJudge
 from humanlm.worlds.mini import make_world
 from humanlm.worlds.oracle import predictor_texts
@@ -218,27 +216,6 @@ def chat(monkeypatch):
 
     monkeypatch.setitem(scripts, "user", answer)
     return seen
-
-
-def test_a_chat_model_gets_the_same_prompt_and_is_read_by_the_same_parser(here, chat):
-    assert humanlm.eval.main(["mini:script", "scripted/user", "--eval.budget", "1"]) == 0
-    found = {
-        e.example_id: e for e in load_evaluations("runs/mini-eval/evaluations/scripted_user.jsonl")
-    }
-    assert [*found] == [e.id for e in here] and {
-        t for e in found.values() for t in e.texts.values()
-    } == {"I am against it, sorry."}
-    assert len(chat) == len(here) * len(LEVELS)
-    row = make_rows(here[:1], read_settings([], Path("runs/mini")).hierarchy, ["stance"])[0]
-    asked = [q for q in chat if q.messages[0]["content"] == parts_text(row["prompt"][0]["content"])]
-    assert len(asked) == 1 and all(
-        m["content"] in asked[0].messages[1]["content"] for m in row["prompt"][1:]
-    )
-    ledger = json.loads(Path("runs/mini-eval/run.json").read_text())["ledger"]
-    assert [(line["caller"], line["calls"]) for line in ledger] == [("simulated user", len(chat))]
-    assert humanlm.eval.main(["mini:script", "scripted/user"]) == 0 and len(chat) == len(
-        here
-    ) * len(LEVELS), "judged before"
 
 
 def test_a_chat_model_that_is_down_stops_the_comparison_and_scores_nothing(here, capsys):

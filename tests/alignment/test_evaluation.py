@@ -16,9 +16,7 @@ from humanlm.core.basics import run_sync
 from humanlm.core.records import Example, Message, Persona
 from humanlm.evaluation.measured import results
 from humanlm.rewards.judge_settings import (
-    JudgeConfig,
     OwnJudge,
-    make_judge,
 )
 from humanlm.rewards.judges import EmbedJudge, RuleJudge
 
@@ -62,7 +60,6 @@ JUDGES = {
     "one that declares it": (OwnJudge(declared), False),
     "rules": (RuleJudge(), True),
     "one that looks at the level": (OwnJudge(by_level), True),
-    "a chat model": (make_judge(JudgeConfig("scripted/judge")), True),
 }
 
 

@@ -7,7 +7,6 @@ import torch
 
 from humanlm.alignment.contract import PolicySetup, contract, find_model, load_policy, run_settings
 from humanlm.alignment.simulator import SimulatedReply, Simulator, SimulatorClient
-from humanlm.clients.cache import DiskCache, request_key
 from humanlm.clients.client import chat_all
 from humanlm.clients.names import ask, client
 from humanlm.clients.protocol import ChatRequest, LLMError, Usage, chat
@@ -188,21 +187,6 @@ def test_who_is_played_stands_in_the_prompt_and_nobody_elses_words_are_the_perso
     for row, who in zip(seen, ("clips coupons", "likes tea")):
         assert who in "".join(p["text"] for p in row["prompt"][0]["content"])
         assert [m["name"] for m in row["prompt"][1:]] == ["mila", "HUMAN", "mila"]
-
-
-def test_a_cache_tells_persons_levels_and_places_apart(tram, tmp_path):
-    keys = {
-        request_key(r, tram.name)
-        for r in (of(), of("likes tea"), of(level="stance"), ChatRequest(TALK), chat("x"))
-    }
-    assert len(keys) == 5
-    kept = SimulatorClient(tram.place, cache=DiskCache(tmp_path))
-    first, again = (ask(kept, of(temperature=0.0)) for _ in range(2))
-    assert (
-        again.cached
-        and (again.text, again.extra) == (first.text, first.extra)
-        and first.extra["thoughts"]
-    )
 
 
 # ---- composed replies

@@ -110,7 +110,7 @@ def test_command_prints_a_table_and_keeps_json(tmp_path):
     done = command(
         "audit",
         "--judge.model",
-        "scripted/judge",
+        "rule",
         "--audit.out",
         "deep/found.json",
         cwd=tmp_path,
@@ -118,7 +118,7 @@ def test_command_prints_a_table_and_keeps_json(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "112 questions" in done.stdout
     kept = json.loads((tmp_path / "deep/found.json").read_text())
-    assert (kept["judge"], kept["questions"]) == ("scripted/judge", 112)
+    assert (kept["judge"], kept["questions"]) == ("rule", 112)
     assert all(f"\n{f['measure']} " in done.stdout for f in kept["findings"])
     assert [p.name for p in tmp_path.iterdir()] == ["deep"]
 

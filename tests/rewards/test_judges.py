@@ -18,7 +18,7 @@ from humanlm.data.viz import score_mark
 from humanlm.hierarchy.levels import STATES
 from humanlm.hierarchy.prompts import HierarchyConfig, make_rows
 from humanlm.models.settings import ClientConfig
-from humanlm.rewards.judge_settings import RUBRIC, JudgeConfig, _play_judge, make_judge
+from humanlm.rewards.judge_settings import RUBRIC, JudgeConfig, make_judge
 from humanlm.rewards.judges import (
     EmbedJudge,
     RuleJudge,
@@ -27,7 +27,6 @@ from humanlm.rewards.judges import (
 from humanlm.rewards.reward import requests_by_row
 from humanlm.rewards.rubric import judge_chat
 from humanlm.rewards.scoring import FIXED, JudgeRequest, score_group
-from humanlm.rewards.verdicts import _answer_scores
 from humanlm.worlds.mini import make_world
 
 HOSTILE = [
@@ -47,12 +46,6 @@ HOSTILE = [
     "%s {0} \\u003c",
     "| a | b |\n|---|",
 ]
-post = Message(
-    "p",
-    "user",
-    "mila",
-    "the council votes on the river tram. it cuts costs and it trims bills for all of us.",
-)
 
 
 def ask(judge, request):
@@ -76,7 +69,7 @@ def spelling():
 
 
 @pytest.mark.parametrize("level", [*STATES, "response"])
-@pytest.mark.parametrize("name", ["oracle", "rule", "scripted/judge"])
+@pytest.mark.parametrize("name", ["oracle", "rule"])
 def test_hostile_candidates_break_no_judge(name, level, world):
     example = world.examples[0]
     truth = example.states.get(level, example.reply)
@@ -128,19 +121,6 @@ def test_an_opposite_sign_lowers_the_score(spelling):
     assert same > none > opposite and opposite < 0.3
     assert _sign("belief", "no, never") == _sign("goal", "I hate it") == 0
     assert [_sign("emotion", t) for t in ("phew", "ugh", "hm")] == [1, -1, 0]
-
-
-def test_scripted_judge_agrees_with_the_rule_judge():
-    request = JudgeRequest(
-        "stance",
-        "Nah, that tram is silly.",
-        {"a": "opposes the tram", "b": "likes the tram"},
-        (post,),
-    )
-    question, ids = judge_chat(request)
-    scores = _answer_scores(_play_judge(question), ids, request)[request.level]
-    played = {s.id: s.value for s in scores}
-    assert played == {s.id: s.value for s in ask(RuleJudge(), request)}
 
 
 def test_a_judge_reads_the_conversation_of_the_policys_prompt_where_own_lines_are_humans():

@@ -1,13 +1,11 @@
 """Scoring: what faults become, whose a score is, what is sent, and hostile texts."""
 
-import asyncio
 import json
 import math
 import random
 from dataclasses import replace
 
 import pytest
-from clock import until
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -149,25 +147,6 @@ def test_whatever_a_judge_returns_no_fault_has_a_number(answer):
     assert [s.status for s in scores] == ["judge failed"] * 4 and all(
         math.isnan(s.value) and s.reason for s in scores
     )
-
-
-def test_a_cancelled_task_stays_cancelled():
-    started = []
-
-    class Stuck(Plain):
-        async def __call__(self, request):
-            started.append(request)
-            await asyncio.sleep(60)
-
-    async def run():
-        task = asyncio.create_task(score_groups(Stuck(), [four] * 10, concurrency=3))
-        await until(lambda: len(started) == 3)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        return [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]
-
-    assert run_sync(run()) == [] and len(started) == 3
 
 
 def test_a_spent_budget_stops_and_so_does_a_large_share_of_failures():

@@ -7,14 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from humanlm.alignment.evaluation import EvalConfig
-from humanlm.core.basics import DataError
 from humanlm.models.embeddings import has_minilm, minilm_folder
 from humanlm.rewards.texts import (
     _bleu,
     _edit_similarity,
     _embedding_similarity,
-    check_text_metric,
     text_scores,
 )
 
@@ -88,19 +85,3 @@ def test_bertscore_of_any_encoder():
         ["a fine plan"] * 4,
     )
     assert same == pytest.approx(1, abs=1e-5) and same > near > far and empty == 0
-
-
-@pytest.mark.parametrize(
-    "name, said",
-    [
-        ("chfr", "Did you mean 'chrf'"),
-        ("bleu/4", "only embedding and bertscore"),
-        ("embedding/", "take a model"),
-        ("", "measure"),
-    ],
-)
-def test_names(name, said):
-    with pytest.raises(DataError, match=said):
-        check_text_metric(name)
-    with pytest.raises(Exception, match=said):
-        EvalConfig(texts=(name,))
