@@ -111,10 +111,9 @@ class LikelihoodReward(AlignmentReward):
         config: Any,
         hierarchy: Any,
         extra: Any = None,
-        seed: int = 0,  # of others' replies
     ):
         super().__init__(cast(Any, judge), requests, config, hierarchy, None, extra)
-        self.reader, self.credit, self.seed = judge, config.credit, seed
+        self.reader, self.credit = judge, config.credit
         self.states: StateSource | None = None  # the reader's answers
         self.policy: Any = judge.policy  # of a live reader: handed on by the rollout
         self.examples = {e.id: e for e in judge.examples}
@@ -164,7 +163,7 @@ class LikelihoodReward(AlignmentReward):
         elif not level:
             hierarchy = replace(hierarchy, thinking="off")
         others = [*dict.fromkeys(r for r in self.replies[e.context_id].values() if r != e.reply)]
-        drawn = random.Random(f"{self.seed}/{e.id}").sample(others, min(_RIVALS, len(others)))
+        drawn = random.Random(f"0/{e.id}").sample(others, min(_RIVALS, len(others)))
         return [
             reply_span(self.policy, replace(e, reply=reply), hierarchy, text or {})
             for reply in (e.reply, *drawn)

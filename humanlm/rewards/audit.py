@@ -122,15 +122,14 @@ def _balanced_orders(names: Sequence[str], count: int, seed: int = 0) -> list[li
 # %% ../../nbs/rewards/06_audit.ipynb #audit_requests
 def audit_requests(
     probes: Sequence[Probe],
-    seed: int = 0,  # of all orders
 ) -> list[JudgeRequest]:  # [4 C]: every probe first, again, turned, and last with injections
     "Write the questions of an audit"
-    orders = _balanced_orders(_ROLES, len(probes), seed)
-    hostile_orders = _balanced_orders(["match", *INJECTIONS], len(probes), seed)
+    orders = _balanced_orders(_ROLES, len(probes))
+    hostile_orders = _balanced_orders(["match", *INJECTIONS], len(probes))
     made: list[tuple[JudgeRequest, ...]] = []
     for i, (probe, order, hostile) in enumerate(zip(probes, orders, hostile_orders)):
         texts = _probe_texts(probe) | _injected_texts(probe)
-        first = _request(probe, [texts[role] for role in order], seed + 100 * i)
+        first = _request(probe, [texts[role] for role in order], 100 * i)
         turned = _request(probe, [texts[role] for role in order[::-1]], first.seed + 50)
         attacked = _request(probe, [texts[name] for name in hostile], first.seed)
         made.append((first, replace(first, repeat=1), turned, attacked))
@@ -139,10 +138,9 @@ def audit_requests(
 # %% ../../nbs/rewards/06_audit.ipynb #Answers
 def _case_mean(
     values: np.ndarray,  # [C, K] values of C cases; nan = none
-    seed: int = 0,  # of the resampling
 ) -> Interval:
     "Average over everything known, with an interval over cases"
-    return mean_interval(values.ravel(), np.repeat(np.arange(len(values)), values.shape[1]), seed)
+    return mean_interval(values.ravel(), np.repeat(np.arange(len(values)), values.shape[1]))
 
 # %% ../../nbs/rewards/06_audit.ipynb #repetition
 def _measured(
@@ -254,12 +252,11 @@ class Audit:
 async def audit(
     judge: Judge,  # asked 4 times per probe
     probes: Iterable[Probe] | None = None,  # None: those of this package
-    seed: int = 0,  # of orders and intervals
     concurrency: int = 16,  # questions under way at once
 ) -> Audit:
     "Examine a judge"
     probes = load_probes() if probes is None else tuple(probes)
-    requests = audit_requests(probes, seed)
+    requests = audit_requests(probes)
     answers = await score_groups(judge, requests, concurrency)
     *plain, attacked = (answers[i : i + len(probes)] for i in range(0, len(answers), len(probes)))
     texts, hostile = (list(map(f, probes)) for f in (_probe_texts, _injected_texts))
@@ -277,10 +274,10 @@ async def audit(
         "failed": "; ".join(f"{n}x {shorten(reason, 60)}" for reason, n in faults.most_common(1)),
     }
     findings = (
-        _Finding(name, *_case_mean(values, seed), notes.get(name, ""))
+        _Finding(name, *_case_mean(values), notes.get(name, ""))
         for name, values in measures.items()
     )
-    return Audit(judge.name, tuple(findings), len(probes), len(requests), fingerprint(probes), seed)
+    return Audit(judge.name, tuple(findings), len(probes), len(requests), fingerprint(probes))
 
 
 def _values(answers, texts):

@@ -15,7 +15,6 @@ from inspect import isawaitable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ..clients.client import ChatClient
 from ..clients.ledger import Ledger
 from ..clients.names import is_provided, providers, scripts
 from ..clients.protocol import ChatRequest
@@ -211,20 +210,18 @@ def make_judge(
     config: JudgeConfig,  # names the judge
     world: SyntheticWorld | None = None,  # for the oracle
     hierarchy: Hierarchy = HIERARCHY,  # definitions of the levels, for models
-    client: ChatClient | None = None,  # instead of the one that the config names
 ) -> Judge:
     "Make the judge that a config names"
-    kind = config.model.partition("/")[0]
-    if client is None and is_plugin(config.model):
+    if is_plugin(config.model):
         plugin = load_plugin(config.model, f"{config.group}.model")
         judge = OwnJudge(plugin() if isinstance(plugin, type) else plugin, config.model)
         judge.ledger.budget = config.budget
         return judge
-    if client is None and kind in judges:
-        judge = judges[kind](config, world, hierarchy)
-        return judge
+    kind = config.model.partition("/")[0]
+    if kind in judges:
+        return judges[kind](config, world, hierarchy)
     return LLMJudge(
-        client or config.client(config.model),
+        config.client(config.model),
         hierarchy,
         config.rubric,
         config.protocol,

@@ -21,7 +21,6 @@ from humanlm.rewards.rules import (
     stem,
     tokens,
 )
-from .texts import chrf
 
 # %% ../../nbs/rewards/02_matching.ipynb #RuleMatch
 class _RuleMatch(NamedTuple):
@@ -185,8 +184,10 @@ def _wording(
     candidate: str,  # another one
 ) -> float:  # in [0, 1]; a chrF of 0.15 and less gives 0, of 0.65 and more gives 1
     "Compare the wording of two texts by chrF (Popović, 2015)"
-    score = float(chrf([candidate[:4000]], [truth[:4000]])[0])
-    return min(1.0, max(0.0, (score - 0.15) / 0.5))
+    from sacrebleu import sentence_chrf
+
+    chrf = sentence_chrf(candidate[:4000], [truth[:4000]]).score / 100
+    return min(1.0, max(0.0, (chrf - 0.15) / 0.5))
 
 # %% ../../nbs/rewards/02_matching.ipynb #match_replies
 def _match_replies(truth: RuleReading, candidate: RuleReading, pool: frozenset[str]) -> _RuleMatch:

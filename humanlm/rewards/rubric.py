@@ -250,19 +250,19 @@ def _cut_context(
     return (first, *([Message("cut", content=note)] if middle else []), *tail[::-1], last)
 
 # %% ../../nbs/rewards/04_rubric.ipynb #fit_request
+_CANDIDATE_TOKENS = 2000  # of each candidate
+
+
 def fit_request(
     request: JudgeRequest,  # of any length
     max_context_tokens: int = 8000,  # four characters each
-    max_candidate_tokens: int = 2000,  # for each candidate
 ) -> tuple[JudgeRequest, dict[str, tuple[str, ...]]]:  # what is sent, and flags of the candidates
     "Shorten context and candidates, and tell where"
     context = _cut_context(request.context, max_context_tokens)
-    texts = {id: _cut_text(text, max_candidate_tokens) for id, text in request.candidates.items()}
-    if context == request.context and texts == request.candidates:
-        return request, dict.fromkeys(texts, ())
-    always = () if context == request.context else ("context cut",)
+    texts = {id: _cut_text(text, _CANDIDATE_TOKENS) for id, text in request.candidates.items()}
+    always = ("context cut",) * (context != request.context)
     flags = {
-        id: always + (() if text == request.candidates[id] else ("candidate cut",))
+        id: always + ("candidate cut",) * (text != request.candidates[id])
         for id, text in texts.items()
     }
     return replace(request, context=context, candidates=texts), flags

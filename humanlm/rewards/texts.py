@@ -107,12 +107,11 @@ def _embedding_similarity(
     texts: Sequence[str],  # N
     truths: Sequence[str],  # N
     model: str = "minilm",  # the small offline model, a model of the Hub, or a folder
-    prefix: str = "",  # written before each text, but not before the truth
 ) -> np.ndarray:  # [N] in -1..1
     "Compute the cosine of the sentence vectors of each pair"
 
     def cosine(a, b):
-        return (_embedder(model)([prefix + text for text in a]) * _embedder(model)(list(b))).sum(1)
+        return (_embedder(model)(list(a)) * _embedder(model)(list(b))).sum(1)
 
     return _measured(cosine, texts, truths)
 

@@ -16,7 +16,7 @@ from ..clients.client import ChatClient
 from ..clients.limits import in_turn
 from ..clients.protocol import CacheError, LLMError
 from ..clients.reader import read_answer
-from ..core.basics import ConfigError, check_name, shorten
+from ..core.basics import shorten
 from ..core.trajectory import Score
 from ..hierarchy.levels import HIERARCHY, Hierarchy
 from .rubric import fit_request, judge_chat, rubric_id
@@ -136,7 +136,6 @@ class LLMJudge:
         protocol: str = "group",  # or single: a question for each candidate
         **settings,  # further fields of `ChatRequest`: temperature, max_tokens
     ):
-        check_name(protocol, ("group", "single"), "protocol", ConfigError)
         self.client, self.name, self.ledger = client, client.name, client.ledger
         self.hierarchy, self.rubric, self.protocol = hierarchy, rubric, protocol
         self.settings = settings
