@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from .contract import how_to_ask, state_source
+from .contract import how_to_ask, renderer_of, state_source
 from .evaluation import policy_of
 from ..clients.names import is_chat_model, vllm_client
 from ..clients.providers import OpenAIClient
@@ -223,8 +223,6 @@ def model_bits(
 
 def _served(place, base_url):
     "Find out what a vLLM server serves, how that wants to be asked, and ask the server"
-    from humanlm.models.checkpoints import load_tokenizer
-
     provider, _, name = place.partition("/")
     if provider != "vllm":
         raise RolloutError(
@@ -236,9 +234,8 @@ def _served(place, base_url):
         raise RolloutError(f"No server of {place} answers. Start one, or name the model's folder.")
     url = server.base_url
     card = served_card(url, name)
-    root, model, setup = how_to_ask(card["root"])
-    limit = model.get("max_prompt_tokens", card["max_model_len"] // 2)
-    policy = ModelPolicy(None, load_tokenizer(root, model.get("template", "own")), limit)
+    place, model, setup = how_to_ask(card["root"])
+    policy = renderer_of(place, model, setup.hierarchy)
     return policy, setup.hierarchy, partial(served_logps, url, name)
 
 # %% ../../nbs/alignment/04_bits.ipynb #with_bits
