@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.people import VIEWS, PolitePerson, SimulatorUser, advice, appeal, values_heard
-from humanlm.alignment.evaluation import judge_texts, measured, reference_texts
+from experiments.advice import VIEWS, PolitePerson, SimulatorUser, advice, appeal, values_heard
+from humanlm.alignment.evaluation import judge_texts, measured, texts_beside
 from humanlm.alignment.recipe import HumanLM
 from humanlm.clients.limits import in_turn
 from humanlm.clients.names import client
@@ -496,7 +496,7 @@ def _known_tables(settings: Settings) -> dict[str, Table]:  # settings: of a run
     s, data = settings, load_data(settings)
     world: Any = data.world
     rows, oracle = data.split(s.eval.split), make_judge(s.test_judge, world, s.hierarchy.load())
-    texts = reference_texts(world, rows)
+    texts = texts_beside(data, rows)
     said: dict[str, Sequence[Mapping[str, str]]] = {
         PEOPLE: texts["ceiling"],
         POLITE: texts["constant"],

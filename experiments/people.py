@@ -1,382 +1,70 @@
-"""Two gyms with one person of the synthetic world: advise somebody whose values must be found out
-first; win somebody for something, or turn them against it.
+"""States and thoughts on real people: bits of what they really said. Behind results/people.json.
 
-The rules of that world say what each person makes of each post. The pay is the truth, whoever plays
-the person: the world itself, a trained simulator, a chat model that is told who the person is, or
-`PolitePerson`, who says the same to everybody. So the pay of those who listen to a simulator says
-what it is worth. With `paid_by = "word"` the simulator's own word is paid instead.
+Nobody knows the true states of real people, so an arm is measured by the bits of their replies, by
+how well a detector tells its replies from theirs, and shown in one chat. From the folder of this
+repository, for two to three days on two cores:
 
-    python -m humanlm.eval gyms expert chance --play.gyms experiments.people:advice
+    make people
 """
 
-import random
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections import ChainMap
+from collections.abc import Iterator, Sequence
 from typing import Any
-from zlib import crc32
 
-from humanlm.clients.protocol import ChatRequest, LLMError
-from humanlm.core.basics import shorten
-from humanlm.core.records import Message
-from humanlm.core.thoughts import without_thoughts
-from humanlm.gyms.protocol import (
-    TEXT,
-    Environment,
-    Feedback,
-    Gym,
-    GymConfig,
-    GymTask,
-    ToolCall,
-    UserError,
-    UserRole,
-    answer_form,
-    spoken,
-)
-from humanlm.gyms.users import ModelUser
-from humanlm.worlds.mini import Post, Profile, make_topics, make_users
-from humanlm.worlds.reading import read
-from humanlm.worlds.states import AXES, DOMAINS, OPPOSED, SPEAKERS, VALUES, Stance, States, describe
+from humanlm.alignment.bits import NGRAM, bits_home
+from humanlm.alignment.recipe import AlignmentStudy, HumanLM
+from humanlm.core.config import Settings
+from humanlm.core.runs import read_record
+from humanlm.evaluation.measured import AUC, load_measured, load_results, score_table
+from humanlm.evaluation.outcome import Arms, Table
+from humanlm.training.trials import Trial
 
 
-def _world_people(count: int, seed: int) -> list[Profile]:  # seed: an odd one: held-out people
-    "Draw people with different traits; nobody is drawn for an even and for an odd seed"
-    rng, people = random.Random(f"people{seed}"), {}
-    while len(people) < count:
-        [person] = make_users(1, rng)
-        if (crc32(repr(person.traits).encode()) % 6 == 5) == seed % 2:
-            name = f"u{seed}-{len(people)}"
-            people[person.traits] = person._replace(id=name, held_out=bool(seed % 2))
-    return list(people.values())
+def _with_bits(trial: Trial, name: str) -> Table:
+    "Read what was measured of a model of a run, and its bits"
+    files = [trial.measured(name), trial.folder / bits_home(trial.settings) / f"{name}.jsonl"]
+    tables = [score_table(load_measured(file)) for file in files if file.is_file()]
+    return dict(ChainMap(*tables[::-1]))
 
 
-VIEWS = {"strong": 1.0, "mild": 0.5}
-
-
-def _view_score(stance: Stance, side: str = "for") -> float:  # side: what is wanted: for or against
-    "Give 1 for a strong stance on the wanted side, 0.5 for a mild one, 0 for the other side"
-    return VIEWS[stance.strength] if stance.direction == side else 0.0
-
-
-@dataclass(frozen=True)
-class _PersonTask(GymTask):
-    "Something to get done with a person of the synthetic world"
-
-    person: Profile
-    domain: str
-    author: str  # who writes to the person
-
-    @property
-    def secrets(self) -> tuple[str, ...]:
-        return self.person.phrases
-
-    def post(self, target: str, pole: str, reason: str) -> Post:
-        "Write what somebody puts to the person: a thing, the value it speaks for, words for that"
-        text = f"{DOMAINS[self.domain].openings[0].replace('{T}', target)}. {reason}."
-        message = Message("asked", name=self.author, content=text)
-        return Post("asked", self.domain, target, pole, False, (message,))
-
-
-class _PersonEnvironment(Environment):
-    "A person of the synthetic world, who answers posts"
-
-    task: _PersonTask
-    questions = 3  # that the person answers, before they have no more time
-    paid_by = "truth"  # what the person makes of it by the rules of the world; word: what they say
-    roles = {
-        "person": UserRole(
-            "You play one person of a small made-up world. Who they are, in stock "
-            "phrases: {persona}\nSomebody writes to them: {post}\n"
-            "Answer as this person would, in one to four short sentences: whether they "
-            "are for or against it, how firmly, and what they value.",
-            answer_form(reply=TEXT),
-        )
+def _outcome_of(trial: Trial) -> dict[str, Any]:
+    "Say how well a detector tells replies from those of people, how long all took, and one chat"
+    stored, record = load_results(trial.folder / "results.json"), read_record(trial.folder)
+    return {
+        "variant": trial.variant,
+        "seed": trial.seed,
+        "told_from_people": {
+            r.model: [r.mean, r.low, r.high] for r in stored.rows if r.metric == AUC
+        },
+        "seconds": record.get("seconds"),
+        "machine": record.get("machine"),
+        "example": stored.notes.get("example"),
     }
 
-    def start(self):
-        self.heard = []  # (value that the question spoke for, reply)
 
-    async def put(self, post: Post) -> Feedback:
-        "Let the person answer a post"
-        if len(self.heard) >= self.questions:
-            return Feedback("They have no more time for questions.", fault="limit")
-        reply = await self.reply(post)
-        self.heard.append((post.pole, reply))
-        return Feedback(reply)
+class PeopleStudy(AlignmentStudy):
+    "Compare bits, the untrained model among the arms"
 
-    async def reply(self, post: Post) -> str:
-        "Ask whoever plays the person what they say to a post"
-        [message] = post.messages
-        names = {"source": post.domain, "target": post.target, "pole": post.pole}
-        persona = " ".join(self.task.person.phrases)
-        said = {"post": message.content, "author": message.name}
-        return spoken(await self.ask("person", persona=persona, **said, **names))
+    def models(self, s: Settings) -> list[str]:
+        return ["base", *super().models(s)]
 
-    def rule_person(self, persona, post, author, source, target, pole):
-        states = self.task.person.states_on(Post("asked", source, target, pole, False, ()))
-        return {"reply": states.reply(random.Random(f"{self.seed}/{self.task.id}/{post}"))}
+    def tables(self, trial: Trial) -> Iterator[tuple[str, Table]]:
+        for model in self.models(trial.settings):
+            yield model, _with_bits(trial, model)
 
-    async def paid(self, post: Post, side: str = "for") -> Feedback:
-        "End with what the person makes of a post, in truth or by their word, as `paid_by` asks"
-        stance = self.task.person.states_on(post).stance
-        view = _view_score(stance, side)
-        if self.paid_by == "truth":
-            text = f"In truth this person {describe('stance', stance)}."
-            return Feedback(text, view, True, {"view": view})
-        reply = await self.reply(post)
-        word = _view_heard(post, reply, side)
-        return Feedback(reply, word, True, {"view": view, "word": word})
+    def references(self, trial: Trial) -> dict[str, Table]:
+        return {NGRAM: _with_bits(trial, NGRAM)}
+
+    def complete(self, trials: Sequence[Trial], found: Arms) -> dict[str, Any]:
+        "Add where the data come from, and each run's detector and chat"
+        note = super().complete(trials, found)["note"]
+        return {"note": note, "runs": [_outcome_of(trial) for trial in trials]}
 
 
-class PolitePerson:
-    "Says the same mild and friendly words, whoever is played: a control"
+class PeopleRecipe(HumanLM):
+    "HumanLM, compared in bits"
 
-    name = "polite"
-
-    async def __call__(self, env: Environment, role: str, payload: Mapping) -> dict:
-        states = States.agreeable(payload["target"])
-        return {"reply": states.reply(random.Random(payload["post"]))}
+    study = "experiments.people:PeopleStudy"
 
 
-def values_heard(
-    heard: Sequence[tuple[str, str]],  # (value that the question spoke for, reply)
-) -> dict[
-    tuple[str, str], tuple[str, str]
-]:  # pair of values → which one they hold, and whether strongly or mildly
-    "Read from replies what a person values, with the world's own reader"
-    values = {}
-    for pole, reply in heard:
-        states, pair = read(reply).expressed(), next(pair for pair in AXES if pole in pair)
-        stance, value = states.get("stance"), states.get("value")
-        if value not in pair:
-            value = stance and (pole if stance.direction == "for" else OPPOSED[pole])
-        if value:
-            values[pair] = value, stance.strength if stance else "mild"
-    return values
-
-
-def _view_heard(post: Post, reply: str, side: str) -> float:
-    "Say how far a reply to a post takes the wanted side; 0 where it says nothing"
-    for value, strength in values_heard([(post.pole, reply)]).values():
-        direction = "for" if value == post.pole else "against"
-        return _view_score(Stance(direction, strength, post.target), side)
-    return 0.0
-
-
-def _next_value(
-    heard: Sequence[tuple[str, str]],
-    questions: int,  # that may be asked in all
-) -> tuple[str, bool]:  # a value, and whether to ask about it (else: they hold it)
-    "Ask about a value of each pair until a reply is firm; then name the one that counts most"
-    values, poles = values_heard(heard), {pole for pole, _ in heard}
-    sure = [value for value, strength in values.values() if strength == "strong"]
-    open_pairs = [pair for pair in AXES if poles.isdisjoint(pair)]
-    if not sure and open_pairs and len(heard) < questions:
-        return open_pairs[0][0], True
-    return [*sure, *(value for value, _ in values.values()), AXES[0][0]][0], False
-
-
-GUIDE = (
-    "Things here speak for one of six values, in three opposed pairs: "
-    + "; ".join(" or ".join(f"{pole} ({VALUES[pole].post[0]})" for pole in pair) for pair in AXES)
-    + ". A person holds one value of each pair, and one of these three counts most. They "
-    "are for what speaks "
-    "for a value they hold and against what speaks for its opposite: "
-    "firmly where it counts most, else mildly. They talk in odd stock phrases; "
-    "somewhere in them stand their "
-    "side, how firm it is, and a value. The rest does not matter."
-)
-
-
-@dataclass(frozen=True)
-class _AdviceTask(_PersonTask):
-    "Somebody to be advised, and what is on offer"
-
-    options: tuple[tuple[str, str, str], ...]  # target, value, reason
-
-    @property
-    def opening(self) -> str:
-        return "What should this person back?\n" + "\n".join(
-            f"{i}. {target}, {reason}" for i, (target, _, reason) in enumerate(self.options, 1)
-        )
-
-
-class _AdviceEnvironment(_PersonEnvironment):
-    "Ask about options, then recommend one"
-
-    task: _AdviceTask
-    formats = {
-        "action": "the number of an option, about which the person is asked",
-        "answer": "the number of the option that you recommend; this ends it",
-    }
-
-    async def chosen(self, content, then):
-        options = self.task.options
-        numbers = [int(number) for number in re.findall(r"\d+", content[:200])]
-        if len(numbers) == 1 and 1 <= numbers[0] <= len(options):
-            return await then(self.task.post(*options[numbers[0] - 1]))
-        return Feedback(
-            f"Write the number of one option, from 1 to {len(options)}.", fault="format"
-        )
-
-    async def on_action(self, content):
-        return await self.chosen(content, self.put)
-
-    async def on_answer(self, content):
-        return await self.chosen(content, self.paid)
-
-
-def _tasks(
-    name: str,
-    task: Callable[[random.Random, str, Profile, str, list[str]], _PersonTask],
-    count: int,
-    seed: int,
-) -> list[Any]:
-    "Make tasks; even and odd seeds have neither people nor topics in common"
-    rng, tasks = random.Random(f"{name}{seed}"), []
-    topics = [t for t in make_topics(180, random.Random(0)) if t.held_out == bool(seed % 2)]
-    for i, person in enumerate(_world_people(count, seed)):
-        domain = rng.choice(list(DOMAINS))
-        targets = sorted(topic.target for topic in topics if topic.domain == domain)
-        tasks.append(task(rng, f"{name}-{seed}-{i}", person, domain, targets))
-    return tasks
-
-
-def _advice_task(rng, name, person, domain, targets):
-    poles = rng.sample(list(VALUES), len(VALUES))
-    pairs = zip(rng.sample(targets, len(poles)), poles)
-    options = tuple((target, pole, rng.choice(VALUES[pole].post)) for target, pole in pairs)
-    return _AdviceTask(name, person, domain, rng.choice(SPEAKERS), options)
-
-
-def _advice_expert(env: _AdviceEnvironment) -> ToolCall:
-    "Ask about an option of each pair until a reply is firm, then recommend that value"
-    value, asks = _next_value(env.heard, env.questions)
-    number = 1 + [pole for _, pole, _ in env.task.options].index(value)
-    return ToolCall("action" if asks else "answer", str(number))
-
-
-advice = Gym(
-    "advice",
-    _AdviceEnvironment,
-    partial(_tasks, "advice", _advice_task),
-    _advice_expert,
-    config=GymConfig(max_turns=6),
-    about=f"You advise one person of a small made-up world, whom you do not know. {GUIDE} "
-    "You may ask them about a few options, then you recommend the one they would back most firmly.",
-    hint="Ask about options of different pairs until a reply is firm.",
-    guess=lambda env, rng: ToolCall("answer", str(rng.randint(1, len(env.task.options)))),
-)
-
-
-_REASONS = {reason: pole for pole, phrases in VALUES.items() for reason in phrases.post}
-_REASON = re.compile(rf"\b(?:{'|'.join(map(re.escape, _REASONS))})\b")
-
-
-@dataclass(frozen=True)
-class _AppealTask(_PersonTask):
-    "Somebody to be won for something, or turned against it"
-
-    side: str  # for or against
-    target: str
-    aside: str  # what else can be talked about
-
-    @property
-    def opening(self) -> str:
-        what = "Win this person for" if self.side == "for" else "Turn this person against"
-        return f"{what} {self.target}. You may talk about {self.aside} first."
-
-
-class _AppealEnvironment(_PersonEnvironment):
-    "Talk about one thing, then argue about another"
-
-    task: _AppealTask
-    formats = {
-        "action": "something that the other topic does, such as: it cuts costs. The person says "
-        "what they make of that",
-        "answer": "something that the topic itself does; this ends it",
-    }
-
-    def posts(self, target: str, content: str) -> list[Post]:
-        "Find the reasons that people of the synthetic world understand"
-        reasons = _REASON.findall(" ".join(content.lower().split()))
-        return [self.task.post(target, _REASONS[reason], reason) for reason in reasons]
-
-    async def on_action(self, content):
-        posts = self.posts(self.task.aside, content)
-        return await self.put(posts[0]) if posts else self.unread()
-
-    async def on_answer(self, content):
-        posts = self.posts(self.task.target, content)
-        ends = [await self.paid(post, self.task.side) for post in posts]
-        return min(ends, key=lambda end: end.reward, default=self.unread())
-
-    def unread(self):
-        return Feedback(
-            "They do not understand. Use words that were told, such as: it cuts costs.",
-            fault="format",
-        )
-
-
-def _appeal_task(rng, name, person, domain, targets):
-    side, (target, aside) = rng.choice(("for", "against")), rng.sample(targets, 2)
-    return _AppealTask(name, person, domain, rng.choice(SPEAKERS), side, target, aside)
-
-
-def _appeal_expert(env: _AppealEnvironment) -> ToolCall:
-    "Talk about a value of each pair until a reply is firm; then argue with it, or its opposite"
-    value, asks = _next_value(env.heard, env.questions)
-    if not asks and env.task.side == "against":
-        value = OPPOSED[value]
-    return ToolCall("action" if asks else "answer", VALUES[value].post[0])
-
-
-appeal = Gym(
-    "appeal",
-    _AppealEnvironment,
-    partial(_tasks, "appeal", _appeal_task),
-    _appeal_expert,
-    config=GymConfig(max_turns=6),
-    about="You win one person of a small made-up world for something, or turn them against "
-    f"it. {GUIDE} "
-    f"Say things in the words given in brackets. "
-    "You may talk about another topic a few times to get to know the person, then you "
-    "say one thing about the topic itself.",
-    hint="Try different pairs until a reply is firm. To turn somebody against something, "
-    "say that it does the opposite of what they value.",
-    guess=lambda env, rng: ToolCall("answer", rng.choice(list(_REASONS))),
-)
-
-
-# ---- a trained simulator in the person's place
-
-
-class SimulatorUser(ModelUser):
-    "A trained simulator that plays roles which want one text, such as a reply"
-
-    def request(self, env: Environment, name: str, payload: Mapping[str, Any]) -> ChatRequest:
-        "Ask a person what comes next; who they are stands in a field of the request"
-        question = super().request(env, name, payload)
-        sides = {
-            "user": {"role": "assistant"},
-            "assistant": {"role": "user", "name": payload.get("author", "Assistant")},
-        }
-        turns = [*payload.get("history", ())]
-        last = payload.get("post") or payload.get("message")
-        turns += [{"role": "assistant", "content": last}] if last else []
-        messages = (sides[turn["role"]] | {"content": turn["content"]} for turn in turns)
-        source = {"source": payload["source"]} if payload.get("source") else {}
-        extra = {"persona": payload.get("persona") or self.persona} | source
-        return replace(question, messages=tuple(messages), schema=None, extra=extra)
-
-    async def __call__(self, env: Environment, name: str, payload: Mapping[str, Any]) -> dict:
-        try:
-            reply = await self.client(self.request(env, name, payload))
-        except LLMError as e:
-            if e.stops:
-                raise
-            raise UserError(shorten(e, 300)) from e
-        [field] = env.roles[name].schema["properties"]
-        text = without_thoughts(reply.text) or reply.text.strip()
-        return self.read(replace(reply, parsed={field: text}), env.roles[name])
+recipe = PeopleRecipe()

@@ -4,16 +4,14 @@
 
 # %% auto #0
 __all__ = ['METRICS', 'REFERENCES', 'PEOPLE', 'BESIDE', 'EvalConfig', 'questions', 'Evaluation', 'judge_texts', 'evaluate',
-           'save_evaluations', 'load_evaluations', 'measured', 'importance', 'evaluate_model', 'judged_texts',
-           'policy_of', 'judged', 'reference_texts', 'people_texts', 'texts_beside', 'tables', 'settle_judges',
-           'judges_record']
+           'load_evaluations', 'measured', 'evaluate_model', 'judged_texts', 'policy_of', 'people_texts',
+           'texts_beside', 'tables']
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #import-math-from-functools
 import random
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from statistics import median
@@ -36,10 +34,8 @@ from ..core.records import Example
 from ..core.runs import watched
 from ..core.trajectory import Score, Trajectory
 from humanlm.evaluation.measured import (
-    Importance,
     Measurement,
     Result,
-    importance_rows,
     means_table,
     results_table,
     score_table,
@@ -47,21 +43,18 @@ from humanlm.evaluation.measured import (
 from ..hierarchy.composed import States, check_composed, compose
 from ..hierarchy.parsing import ParsePolicy, thought_of
 from ..hierarchy.prompts import HierarchyConfig, make_rows
-from ..rewards.judge_settings import other_judge, readable, same_judge_warning
 from humanlm.rewards.scoring import (
     Judge,
     JudgeRequest,
     excusable,
     format_score,
     require_judged,
-    score_group,
+    score_aspects,
 )
 from ..rewards.texts import check_text_metric, is_text_metric, text_scores
-from ..rewards.verdicts import score_aspects
 from ..training.policies import ChatPolicy, ModelPolicy, Policy
 from ..training.rollouts import single_turn
 from ..training.sampling import Sampling
-from ..worlds.mini import SyntheticWorld
 from ..worlds.oracle import predictor_texts
 from ..worlds.sources import Data
 
@@ -135,6 +128,12 @@ def _texts(answers: Mapping[str, Trajectory]) -> dict[str, str]:
     return {level: t.fields.get(level, "") for level, t in answers.items()}
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #Question
+def _about(request: JudgeRequest, levels: Sequence[str], text: str) -> JudgeRequest:
+    "Ask about a text on these levels"
+    several = tuple(levels) if len(levels) > 1 else ()
+    return replace(request, level=levels[0], levels=several, candidates={"0": text})
+
+
 def questions(
     example: Example,
     texts: Mapping[str, str],  # level → text
@@ -144,24 +143,21 @@ def questions(
 ) -> list[tuple[str, JudgeRequest]]:  # metric, and what to ask
     "List everything to ask a judge about one example; the states in a reply are one question"
     truths = example.states or {}
-
-    def question(metric: str, levels: Sequence[str], text: str, item: str):
-        truth = truths.get(levels[0]) if item == "state" else None
-        request = JudgeRequest(
-            levels[0], truth or example.reply, {"0": text}, example.context, item=item
-        )
-        several = tuple(levels) if len(levels) > 1 else ()
-        return metric, replace(request, user_id=example.user_id, levels=several)
-
+    request = JudgeRequest("", example.reply, {}, example.context, user_id=example.user_id)
     written = [level for level in texts if level != "response"]
-    pairs = [question("state_alignment", [level], texts[level], "state") for level in written]
+    pairs = []
+    for level in written:
+        about = replace(request, truth=truths.get(level) or example.reply)
+        pairs.append(("state_alignment", _about(about, [level], texts[level])))
     if "response" not in texts:
         return pairs
-    reply = texts["response"]
-    pairs.append(question("response_alignment", ["response"], reply, "reply"))
+    request, reply = replace(request, item="reply"), texts["response"]
+    pairs.append(("response_alignment", _about(request, ["response"], reply)))
     levels = (states or written or list(truths)) if reply_states else []
     levels = [level for level in levels if reads is None or level in reads]
-    return pairs + ([question("reply_state_alignment", levels, reply, "reply")] if levels else [])
+    if levels:
+        pairs.append(("reply_state_alignment", _about(request, levels, reply)))
+    return pairs
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #Evaluation
 @dataclass(frozen=True)
@@ -176,33 +172,34 @@ class Evaluation:
     schema_version: int = 1
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #_scores
-async def _scores(judge: Judge, request: JudgeRequest) -> dict[str, Score]:  # level → score
-    "Ask one question about one text"
-    if not request.levels:
-        return {request.level: (await score_group(judge, request))[0]}
-    return {level: score for level, [score] in (await score_aspects(judge, request)).items()}
+async def _ask_judge(
+    judge: Judge,
+    requests: Sequence[JudgeRequest],  # each about one text
+    concurrency: int,  # questions under way at once
+) -> list[dict[str, Score]]:  # level → score, one for each request
+    async def one(request):
+        return {level: scores[0] for level, scores in (await score_aspects(judge, request)).items()}
+
+    return await in_turn(one, requests, concurrency)
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #excuse_unsaid
 async def _excuse_unsaid(
     requests: Sequence[JudgeRequest],
-    scores: Sequence[dict[str, Score]],  # level → score, one for each request; changed in place
+    answers: Sequence[dict[str, Score]],  # one for each request; changed in place
     judge: Judge,
-    concurrency: int = 16,
+    concurrency: int,
 ) -> None:
     "Turn faults into `unsaid`, which is nan, where the truth says nothing; a flag keeps the fault"
     truths, faults = [], []
-    for request, by_level in zip(requests, scores):
-        if levels := [level for level, score in by_level.items() if excusable(score, level)]:
-            several = tuple(levels) if len(levels) > 1 else ()
-            truth = {"0": request.truth}
-            truths.append(replace(request, level=levels[0], levels=several, candidates=truth))
-            faults.append(by_level)
-    of_truths = await in_turn(partial(_scores, judge), truths, concurrency)
-    for by_level, of_truth in zip(faults, of_truths):
+    for request, scores in zip(requests, answers):
+        if levels := [level for level, score in scores.items() if excusable(score, level)]:
+            truths.append(_about(request, levels, request.truth))
+            faults.append(scores)
+    for scores, of_truth in zip(faults, await _ask_judge(judge, truths, concurrency)):
         for level, score in of_truth.items():
             if score.status == "unsaid":
-                flags = (*score.flags, by_level[level].status)
-                by_level[level] = replace(score, id="0", flags=flags)
+                flags = (*score.flags, scores[level].status)
+                scores[level] = replace(score, id="0", flags=flags)
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #judge_texts
 async def judge_texts(
@@ -222,7 +219,7 @@ async def judge_texts(
         for metric, request in questions(example, row_texts, reply_states, states, reads)
     ]
     requests = [request for *_, request in places]
-    answers = await in_turn(partial(_scores, judge), requests, concurrency)
+    answers = await _ask_judge(judge, requests, concurrency)
     for (row, _, request), by_level in zip(places, answers):
         text = "response" if request.item == "reply" else request.level
         if statuses and (fault := format_score("0", statuses[row].get(text, "ok"))):
@@ -262,16 +259,8 @@ def _thought_of(trajectory: Trajectory) -> str:  # empty: there was none, or it 
     return composed[0] if composed else thought_of(trajectory.text) or ""
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #save_evaluations
-def save_evaluations(
-    path: str | Path,  # a .jsonl file
-    evaluations: Sequence[Evaluation],
-) -> Path:
-    "Write evaluations, completely or not at all"
-    return write_jsonl(path, evaluations)
-
-
 def load_evaluations(
-    path: str | Path,  # from `save_evaluations`
+    path: str | Path,  # a .jsonl file of evaluations
 ) -> list[Evaluation]:
     "Read evaluations back; `DataError` names file and row"
     return [_evaluation(row, where) for where, row in jsonl_rows(path)]
@@ -295,37 +284,23 @@ def measured(
     measures: Sequence[str] = (),  # of likeness to the real reply
 ) -> list[Measurement]:
     "Give what was measured of each example, in the form that every system shares"
-    values = [
-        {metric: {level: s.value for level, s in by.items()} for metric, by in e.scores.items()}
+    rows = [
+        Measurement(
+            e.example_id,
+            e.context_id,
+            {
+                metric: {level: s.value for level, s in by.items()}
+                for metric, by in e.scores.items()
+            },
+            dict(e.texts),
+        )
         for e in evaluations
     ]
-    replied = [i for i, e in enumerate(evaluations) if "response" in e.texts]
-    real = {e.id: e.reply for e in examples}
-    texts = [evaluations[i].texts["response"] for i in replied]
+    real, replied = {e.id: e.reply for e in examples}, [m for m in rows if "response" in m.shown]
     for name in measures if replied else ():
-        scores = text_scores(name, texts, [real[evaluations[i].example_id] for i in replied])
-        for i, score in zip(replied, scores):
-            values[i][name] = {"response": float(score)}
-    return [
-        Measurement(e.example_id, e.context_id, v, dict(e.texts))
-        for e, v in zip(evaluations, values)
-    ]
-
-
-def importance(
-    models: Mapping[str, Sequence[Evaluation]],  # name → what it said
-    resamples: int = 2000,
-) -> list[Importance]:
-    "Correlate the score of each reply with the scores of its states"
-    rows = []
-    for name, evaluations in models.items():
-        table, contexts = score_table(measured(evaluations)), [e.context_id for e in evaluations]
-        replies = table.get("response_alignment", {}).get("response")
-        for metric in ("reply_state_alignment", "state_alignment"):
-            if replies and metric in table:
-                rows += importance_rows(
-                    name, metric, table[metric], replies, contexts, resamples=resamples
-                )
+        texts, truths = zip(*((m.shown["response"], real[m.unit]) for m in replied))
+        for m, score in zip(replied, text_scores(name, texts, truths)):
+            m.values[name] = {"response": float(score)}
     return rows
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #evaluate_model
@@ -345,7 +320,7 @@ def evaluate_model(
         )
     policy, sampling = policy_of(str(name), s, ledger), s.rollout.eval_sampling(s.run.seed)
     asking = (sampling, s.eval, s.test_judge.concurrency, compose, states or state_source(s))
-    return judged(run_sync(evaluate(policy, examples, s.hierarchy, judge, *asking)), s)
+    return _judged(run_sync(evaluate(policy, examples, s.hierarchy, judge, *asking)), s)
 
 
 def judged_texts(
@@ -358,7 +333,7 @@ def judged_texts(
     s, d = settings, settings.hierarchy.load()
     shown = [{level: text for level, text in row.items() if level in d.names} for row in texts]
     asking = (None, s.eval.reply_states, s.test_judge.concurrency, d.states)
-    return judged(run_sync(judge_texts(examples, shown, judge, *asking)), s)
+    return _judged(run_sync(judge_texts(examples, shown, judge, *asking)), s)
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #model_policy
 def policy_of(
@@ -379,7 +354,7 @@ def policy_of(
     return ModelPolicy(*loaded, s.model.max_prompt_tokens)
 
 
-def judged(
+def _judged(
     evaluations: list[Evaluation],
     settings: Settings,  # for the group of the judge
 ) -> list[Evaluation]:
@@ -392,14 +367,6 @@ def judged(
 # %% ../../nbs/alignment/03_evaluation.ipynb #REFERENCES
 REFERENCES = {"chance": "uniform", "constant": "agreeable", "ceiling": "rules"}
 
-
-def reference_texts(
-    world: SyntheticWorld,
-    examples: Sequence[Example],
-) -> dict[str, list[dict[str, str]]]:  # name → level → text, one per example
-    "Write what the predictors that need no model say about each example"
-    return {name: predictor_texts(world, examples, kind) for name, kind in REFERENCES.items()}
-
 # %% ../../nbs/alignment/03_evaluation.ipynb #people_texts
 PEOPLE = ("another person here", "the same person elsewhere", "a constant")
 BESIDE = (*REFERENCES, *PEOPLE)  # names of everything that is compared without being a model
@@ -408,7 +375,9 @@ BESIDE = (*REFERENCES, *PEOPLE)  # names of everything that is compared without 
 def people_texts(
     examples: Sequence[Example],  # held out
     pool: Sequence[Example],  # of all splits
-) -> dict[str, list[dict[str, str]]]:  # as `reference_texts`; an empty row has no such reply
+) -> dict[
+    str, list[dict[str, str]]
+]:  # name → level → text, one per example; an empty row has no such reply
     "Find what real replies score that are not the one to predict, and one reply to everything"
     train = [e for e in pool if e.split == "train"]
     usual = median([_size(e) for e in train] or [0])
@@ -429,11 +398,12 @@ def people_texts(
 
     common = Counter(e.reply for e in sorted(train, key=lambda e: abs(_size(e) - usual)))
     constant = "".join(text for text, _ in common.most_common(1))
-    texts = {name: [] for name in PEOPLE}
-    for e in examples:
-        for name, text in zip(PEOPLE, (here(e), elsewhere(e), constant)):
-            texts[name].append({"response": text} if text else {})
-    return {name: rows for name, rows in texts.items() if any(rows)}
+    replies = zip(*((here(e), elsewhere(e), constant) for e in examples))
+    return {
+        name: [{"response": text} if text else {} for text in texts]
+        for name, texts in zip(PEOPLE, replies)
+        if any(texts)
+    }
 
 
 def _size(e):
@@ -449,8 +419,8 @@ def texts_beside(
     examples: Sequence[Example],  # held out
 ) -> dict[str, list[dict[str, str]]]:  # name → level → text, one per example
     "Write or find what is compared without being a model"
-    if data.world:
-        return reference_texts(data.world, examples)
+    if world := data.world:
+        return {name: predictor_texts(world, examples, kind) for name, kind in REFERENCES.items()}
     return people_texts(examples, data.examples)
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #tables-2
@@ -463,25 +433,3 @@ def tables(rows: Sequence[Result]) -> str:  # Markdown; rows of any models and m
     parts += [results_table(rows, metric) for metric in shown if metric != "response_alignment"]
     parts += [means_table(rows, measures, "likeness to the real reply")] if measures else []
     return "\n\n".join(parts)
-
-# %% ../../nbs/alignment/03_evaluation.ipynb #settle_judges
-def settle_judges(
-    settings: Settings,  # with the groups data, judge and test_judge
-) -> Settings:
-    "Name the judge of held-out answers if the settings leave that open"
-    s = settings
-    if s.test_judge.model:
-        return s
-    return s.changed(test_judge={"model": other_judge(s.judge, s.data.source)})
-
-
-def judges_record(settings: Settings) -> dict:  # for run.json and results.json
-    "Say who judges training and test, and by which protocol; warn if it is the same judge"
-    judges = {"training": settings.judge, "test": settings.test_judge}
-    about: dict[str, Any] = {
-        name: {"model": c.model, "variant": c.variant, "protocol": c.protocol}
-        for name, c in judges.items()
-    }
-    if (reads := readable(settings.test_judge)) is not None:
-        about["test"]["reads"] = list(reads)
-    return about | {"warning": same_judge_warning(*judges.values())}

@@ -15,7 +15,7 @@ import msgspec
 from ..clients.protocol import ChatRequest, LLMError, redact
 from ..core.basics import near_miss, shorten
 from ..core.persona import format_persona
-from ..core.records import Example, Message, Persona, from_dict
+from ..core.records import Example, Message, Persona
 from ..hierarchy.prompts import SPEAKER
 from ..training.policies import RolloutError
 
@@ -112,15 +112,10 @@ def as_context(
 
 # %% ../../nbs/alignment/06_scenes.ipynb #_message
 def _message(one, id, user_id):
-    if isinstance(one, Mapping) and "schema_version" in one:
-        one = from_dict(Message, one, id)
-    elif isinstance(one, Mapping):
+    if isinstance(one, Mapping):
         chat = _fields(dict(one), _ChatMessage, id)
         if chat.role in SYSTEM:
-            raise RolloutError(
-                f"A message of role {chat.role} is nothing that was said. Give its text as the "
-                "persona."
-            )
+            raise RolloutError(f"A message of role {chat.role} belongs to the persona.")
         one = chat.message(id)
     elif isinstance(one, str):
         one = Message(id, content=one)
@@ -152,27 +147,27 @@ def read_scene(
     "Read who is asked what; `RequestError` names the field that is wrong"
     extra = _fields(request.extra or {}, _Extra)
     level, states = extra.level or "response", extra.states or {}
-    states_there = [name for name in levels if name != "response"]
-    named = [("level", level, levels)] * (extra.level is not None)
-    named += [("state", name, states_there) for name in states]
-    for what, name, names in named:
+    of_states = [name for name in levels if name != "response"]
+    for param, name, names in [
+        ("level", level, levels),
+        *(("states", n, of_states) for n in states),
+    ]:
         if name not in names:
-            why = f"Unknown {what} {shorten(name)!r}.{near_miss(name, names)}"
-            raise RequestError(why, "level" if what == "level" else "states")
-    read = [_fields(m, _ChatMessage, f"messages[{i}]") for i, m in enumerate(request.messages)]
-    system = [m.message("").content for m in read if m.role in SYSTEM]
+            hint = near_miss(name, names)
+            raise RequestError(f"Unknown level {shorten(name)!r}.{hint}", param)
+    messages = [_fields(m, _ChatMessage, f"messages[{i}]") for i, m in enumerate(request.messages)]
+    system = [m.message("").content for m in messages if m.role in SYSTEM]
     if extra.persona is None and not system:
-        raise RequestError(
-            "Nobody is to be played: say who it is in a system message or in the field persona",
-            "persona",
-        )
+        why = "Nobody is to be played: say who it is in a system message or in the field persona"
+        raise RequestError(why, "persona")
     try:
         persona = as_persona(system[-1] if extra.persona is None else extra.persona)
     except RolloutError as e:
         raise RequestError(str(e), "persona") from e
-    spoken = (m.message(f"messages[{i}]") for i, m in enumerate(read) if m.role not in SYSTEM)
-    context, place = tuple(spoken), extra.source or source
+    places = [i for i, m in enumerate(messages) if m.role not in SYSTEM]
+    context = tuple(messages[i].message(f"messages[{i}]") for i in places)
     if not any(m.content.strip() for m in context):
         raise RequestError("There is nothing to reply to: add a message of role user", "messages")
+    place = extra.source or source
     example = Example("request", place, "test", SPEAKER, "request", persona, context, "")
     return Scene(example, level, len(system) - (extra.persona is None), states)

@@ -20,7 +20,6 @@ from ..clients.client import Client
 from ..clients.limits import Limits, PerLoop
 from ..clients.protocol import ChatReply, ChatRequest, LLMError, Usage
 from ..core.basics import HumanLMError, check_name, missing_package, run_sync, shorten
-from ..core.html import Table, tag
 from ..core.records import Example, Persona
 from ..core.trajectory import Completion
 from ..hierarchy.composed import check_composed, compose, thinks_first
@@ -256,13 +255,6 @@ class SimulatedReply:
     def __str__(self) -> str:
         return self.text
 
-    def _repr_html_(self) -> str:
-        shown = self.states | ({"thought": self.thought} if self.thought else {})
-        rows = [(tag("th", name), text) for name, text in shown.items()]
-        table = Table(("asked for", "said"), rows, "l").html() if rows else ""
-        reply = tag("blockquote", self.text or tag("i", "no reply"), style="white-space:pre-wrap")
-        return tag("div", reply, table, style="max-width:690px")._repr_html_()
-
 # %% ../../nbs/alignment/08_simulator.ipynb #Simulator
 def simulator_client(
     model: Any,  # a run, a model's folder or Hub name, a policy or its setup, or a client
@@ -309,7 +301,7 @@ class Simulator:
         user, name = self.persona.user_id, "simulated"
         messages = as_context(context, user)
         example = Example(name, self.source, "test", user, name, self.persona, messages, "")
-        said = await self.client.say(example, None if states else ["response"], self.sampling)
-        read = {level: u.text for level, u in said.items() if level != "response" and u.is_read}
-        statuses = {level: u.status for level, u in said.items()}
-        return SimulatedReply(said["response"].text, read, said["response"].thought, statuses)
+        answers = await self.client.say(example, None if states else ["response"], self.sampling)
+        read = {level: u.text for level, u in answers.items() if level != "response" and u.is_read}
+        statuses = {level: u.status for level, u in answers.items()}
+        return SimulatedReply(answers["response"].text, read, answers["response"].thought, statuses)

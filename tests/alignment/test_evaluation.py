@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from humanlm.alignment.evaluation import (
-    BESIDE,
     PEOPLE,
-    importance,
     judge_texts,
     measured,
     people_texts,
@@ -18,11 +16,7 @@ from humanlm.core.basics import run_sync
 from humanlm.core.records import Example, Message, Persona
 from humanlm.evaluation.measured import results
 from humanlm.rewards.judge_settings import (
-    EvalJudgeConfig,
-    JudgeConfig,
     OwnJudge,
-    make_judge,
-    readable,
 )
 from humanlm.rewards.judges import EmbedJudge, RuleJudge
 
@@ -66,7 +60,6 @@ JUDGES = {
     "one that declares it": (OwnJudge(declared), False),
     "rules": (RuleJudge(), True),
     "one that looks at the level": (OwnJudge(by_level), True),
-    "a chat model": (make_judge(JudgeConfig("scripted/judge")), True),
 }
 
 
@@ -79,8 +72,7 @@ def compared(judge, states=("stance", "goal", "communication")):
         name: run_sync(judge_texts(ROWS, texts, judge, states=states))
         for name, texts in said.items()
     }
-    found = results({name: measured(own, ROWS) for name, own in models.items()}, 50)
-    return found._replace(importance=importance(models, 50))
+    return results({name: measured(own, ROWS) for name, own in models.items()}, 50)
 
 
 @pytest.mark.parametrize("name", JUDGES)
@@ -89,15 +81,7 @@ def test_states_read_from_replies_are_measured_or_absent_and_never_the_reply_aga
     found = compared(judge)
     metrics = ["response_alignment", "reply_state_alignment"][: 1 + reads]
     assert list(dict.fromkeys(r.metric for r in found.rows)) == metrics
-    assert bool(found.importance) == reads and bool(tables(found.rows))
-
-
-def test_rules_read_no_level_that_their_lists_do_not_have():
-    levels = {r.level for r in compared(RuleJudge(), ("goal", "stance", "mood")).rows}
-    assert levels == {"all", "goal", "stance"}
-    assert readable(EvalJudgeConfig("embed/some/model")) == ()
-    assert "stance" in readable(EvalJudgeConfig("rule"))
-    assert readable(EvalJudgeConfig("openai/gpt-5-mini")) is None
+    assert tables(found.rows)
 
 
 # ---- replies of people
@@ -132,25 +116,3 @@ def test_only_replies_of_the_same_person_depend_on_who_is_asked_and_none_on_the_
     others = [replace(e, reply="x " * 30) if e in HELD else e for e in POOL]
     before, after = people_texts(HELD[2:], POOL), people_texts(others[8:9], others)
     assert before == after
-
-
-def test_who_has_no_other_reply_has_no_score_and_not_zero():
-    texts = people_texts(HELD, POOL)["the same person elsewhere"]
-    own = run_sync(judge_texts(HELD, texts, RuleJudge(), states=("communication",)))
-    found = results({"m": measured(own, HELD, ["chrf"])}, 50)
-    assert {(r.metric, r.n) for r in found.rows} == {
-        (metric, 2) for metric in ("response_alignment", "reply_state_alignment", "chrf")
-    }
-
-
-@pytest.mark.parametrize(
-    ("pool", "names"),
-    [
-        (HELD, ["another person here"]),  # no training rows
-        ([e for e in POOL if e.user_id == "bob"], ["the same person elsewhere", "a constant"]),
-        (HELD[2:], []),
-    ],
-)
-def test_what_nobody_wrote_does_not_stand_beside(pool, names):
-    rows = [e for e in pool if e.split == "test"]
-    assert list(people_texts(rows, pool)) == names and set(names) <= {*BESIDE}

@@ -14,7 +14,6 @@ import humanlm.train
 from humanlm.alignment.bits import reply_span
 from humanlm.alignment.grpo import alignment_method
 from humanlm.alignment.likelihood import (
-    FAULT,
     LikelihoodReward,
     Reader,
     _chosen,
@@ -34,8 +33,6 @@ from humanlm.rewards.judge_settings import JudgeConfig
 from humanlm.rewards.reward import RewardConfig
 from humanlm.training.method import AdvantageConfig, Batch
 from humanlm.training.policies import ModelPolicy
-from humanlm.training.rollouts import single_turn
-from humanlm.training.run import read_settings
 from humanlm.training.sampling import RolloutConfig, repeat_rows
 
 WORDS = "otter walnut violin comet pepper harbour lantern meadow".split()
@@ -59,14 +56,14 @@ EXAMPLES = [
 def test_worked_numbers():
     logps, base, size = np.array([-8.0, -10, -14, math.nan]), -10.0, 20
     single = group_credits(logps, base, size)
-    assert single == pytest.approx([0.1, 0, -0.2, -0.2 - FAULT])
+    assert single == pytest.approx([0.1, 0, -0.2, -0.2 - 0.03])
     p = np.exp(100 * logps[:3] / size)
     mixture = [(math.log(p.mean()) - math.log(np.delete(p, k).mean())) / 100 for k in range(3)]
-    worst = min(mixture) - FAULT
+    worst = min(mixture) - 0.03
     assert group_credits(logps, base, size, "mixture") == pytest.approx([*mixture, worst])
     alone = group_credits(np.array([-8.0, math.nan]), base, size, "mixture")
-    assert alone == pytest.approx([0.1, 0.1 - FAULT])
-    assert group_credits(np.full(2, math.nan), base, size) == pytest.approx([-FAULT] * 2)
+    assert alone == pytest.approx([0.1, 0.1 - 0.03])
+    assert group_credits(np.full(2, math.nan), base, size) == pytest.approx([-0.03] * 2)
     assert _chosen([-1.0, -2.0]) == pytest.approx(-math.log(1 + math.exp(-1)))
     assert _chosen([-1.0]) == -1
 
@@ -152,7 +149,7 @@ def test_true_states_pay_and_others_do_not(tiny):
     ]
     method, _, (values, scored) = step(policy, texts)
     assert values[:4, 0] == pytest.approx(
-        [5 / byte_count(EXAMPLES[0].reply), 0, -FAULT, 0], abs=1e-9
+        [5 / byte_count(EXAMPLES[0].reply), 0, -0.03, 0], abs=1e-9
     )
     assert [t.scores["stance"].value for t in scored] == pytest.approx(values[:, 0].tolist())
     assert (
@@ -167,26 +164,6 @@ def test_true_states_pay_and_others_do_not(tiny):
     assert noted["likelihood/unknown_words"] == pytest.approx(1 / 4)  # of two texts' words
 
 
-def test_the_second_term_is_computed_once_and_equal_texts_once(tiny):
-    policy = Planted(*tiny)
-    method, _, _ = step(policy, [word_of, word_of, word_of])
-    assert policy.rows == 4 * (1 + 1 + 1)  # a text, the base, and the leak of each group
-    before = dict(method.reward.bases)
-    row = training_rows(EXAMPLES[:1], ASKED, "humanlm")[0]
-    again = run_sync(single_turn()(repeat_rows([row], 2), policy))
-    run_sync(method.reward(again))
-    assert policy.rows == 4 * 3 + 1 and method.reward.bases == before
-
-
-def test_a_live_reader_is_the_policy_as_it_is(tiny):
-    policy = Planted(*tiny)
-    method, writes, (values, scored) = step(policy, [word_of, lambda r: "eh"], live=True)
-    assert policy.rows == 0 < writes.rows
-    writes.bonus = 0.0
-    moved, _ = run_sync(method.reward(scored))
-    assert values[0, 0] > 0.3 and moved[0, 0] == pytest.approx(0)
-
-
 def test_contrast_and_mixture_reach_the_reward(tiny):
     policy = Planted(*tiny)
     _, _, (single, _) = step(policy, [word_of, lambda r: "eh"])
@@ -196,7 +173,7 @@ def test_contrast_and_mixture_reach_the_reward(tiny):
     assert contrast[0, 0] > contrast[1, 0]
     _, _, (mixture, _) = step(policy, [word_of, lambda r: "eh"], credit="mixture")
     assert mixture[0, 0] > mixture[1, 0] and mixture[0, 0] != pytest.approx(single[0, 0])
-    with pytest.raises(ConfigError, match="no post has two"):
+    with pytest.raises(ConfigError, match="two people"):
         reader = Reader(policy, ASKED, EXAMPLES[::2])
         LikelihoodReward(reader, {}, RewardConfig(credit="contrast"), ASKED.load())
 
@@ -297,28 +274,3 @@ def test_states_and_thoughts_are_paid_by_a_live_reader_that_learns(tmp_path):
     thoughts = [t for file in folder.iterdir() for t in load_trajectories(file)]
     assert {t.level for t in thoughts} == {"thought"}
     assert not any("<response>" in t.text for t in thoughts)
-
-
-def test_what_follows_from_the_reader_is_filled_in_and_the_rest_refused(capsys):
-    def read(*more):
-        recipe, s = read_settings([*MINI, "--run.methods", "[humanlm-composed]", *more])
-        recipe.check(s)
-        return s
-
-    s = read()
-    assert s.trainer["beta"] == 0.3 and s.reward.reply_loss == 0 and s.test_judge.model == "oracle"
-    s = read("--judge.reader", "live")
-    assert "beta" not in s.trainer and s.reward.reply_loss == 1
-    assert read("--trainer.beta", "0.1").trainer["beta"] == 0.1
-    refused = {
-        ("--run.methods", "[joint]"): "joint is paid for other texts",
-        ("--judge.model", "rule", "--reward.credit", "mixture"): "need judge.model likelihood",
-        ("--test_judge.model", "likelihood"): "no judge 'likelihood'",
-    }
-    for more, why in refused.items():
-        with pytest.raises(ConfigError, match=why):
-            read(*more)
-    assert humanlm.train.main([*MINI, "--run.methods", "[humanlm-composed]", "--dry-run"]) == 0
-    plan = capsys.readouterr().out
-    assert "none in training" in plan and "KL 0.3" in plan and "copy of the cold start" in plan
-    assert "questions in training" not in plan

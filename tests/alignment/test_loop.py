@@ -2,35 +2,21 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from experiments.loop import (
     ALIGNMENTS,
-    MISTAKEN,
     OUTCOMES,
-    PEOPLE,
-    POLITE,
-    SILENCE,
-    UNTRAINED,
-    FollowupLearner,
-    Listener,
     _LoopStudy,
     _persons,
     recipe,
     scenes,
 )
-from experiments.people import VIEWS, PolitePerson, advice
-from humanlm.core.basics import run_sync
 from humanlm.evaluation.outcome import Arms
-from humanlm.gyms.protocol import ToolCall, UserError
-from humanlm.gyms.recipe import PARTS
 from humanlm.training.run import read_settings
 from humanlm.training.stages import fit
-from humanlm.training.trials import Trial, experiment_settings, trials_of
-from humanlm.worlds.states import OPPOSED, VALUES
+from humanlm.training.trials import Trial
 
-CONFIG = str(Path(__file__).parents[2] / "configs/experiments/loop.yaml")
 TINY = """
 run: {recipe: "experiments.loop:recipe", name: seed-0, methods: [sft], report: false}
 loop: {tasks: 2, test_n: 2, dialogues: 200, updates: 20}
@@ -62,111 +48,6 @@ def finished(tmp_path_factory):
         trial = Trial("", 0, read_settings(["--config", "tiny.yaml"])[1])
         _LoopStudy(recipe).after(trial)
         yield trial
-
-
-def mean(listener, some, part="view"):
-    return sum(getattr(scene, part)[listener.play(scene)[1]] for scene in some) / len(some)
-
-
-def test_the_experiment_trains_every_level_of_alignment_and_names_who_needs_no_model():
-    _, s = experiment_settings(["--config", CONFIG])
-    first = trials_of(recipe, s)[0]
-    assert _persons(first.settings) == [
-        PEOPLE,
-        POLITE,
-        *MISTAKEN,
-        UNTRAINED,
-        "cold-start",
-        "sft",
-        "sft-think",
-        "response-only",
-        "humanlm",
-        "humanlm-composed",
-    ]
-    assert _LoopStudy(recipe).is_done(first) is False
-
-
-def test_a_scene_pays_what_the_gym_pays_and_a_flatterer_earns_its_word_and_not_the_truth(people):
-    async def flatterer(env, role, payload):
-        return {"reply": f"i love {payload['target']}."}
-
-    [task] = advice.tasks(1, PARTS["train"])
-    [flattered] = scenes(["advice"], "train", 1, flatterer)
-    assert set(flattered.word.values()) == {1.0} and flattered.view == people["train"][0].view
-    for number, (_, pole, _) in enumerate(task.options, 1):
-        by_truth = run_sync(advice.play(task).step(ToolCall("answer", str(number))))
-        flattering = advice.play(task, user=flatterer)
-        flattering.paid_by = "word"
-        by_word = run_sync(flattering.step(ToolCall("answer", str(number))))
-        assert (by_truth.reward, by_word.reward, by_word.parts["view"]) == (
-            flattered.view[pole],
-            1.0,
-            flattered.view[pole],
-        )
-
-
-def test_everybody_is_asked_once_for_each_thing_and_who_cannot_answer_is_silent():
-    asked = []
-
-    async def failing(env, role, payload):
-        asked.append((env.task.id, payload["post"]))
-        raise UserError("cut off")
-
-    [advice, appeal] = scenes(["advice", "appeal"], "test", 1, failing)
-    assert (
-        len(asked) == len(set(asked)) == 6 + 12
-    )  # in appeal, questions and recommendations are about two things
-    assert (
-        set(advice.said.values()) == {SILENCE}
-        and advice.heard == {}
-        and set(appeal.word.values()) == {0.0}
-    )
-
-
-def test_an_assistant_that_trains_with_the_people_learns_to_listen_and_with_the_polite_to_please(
-    people,
-):
-    listening, pleasing = Listener(), Listener()
-    curve = listening.learn(people["train"], 40_000, 0)
-    pleasing.learn(scenes(["advice", "appeal"], "train", 30, PolitePerson()), 10_000, 0)
-    assert mean(listening, people["test"]) > 0.75 > 0.5 > mean(pleasing, people["test"])
-    assert curve[0]["score"] < 0.45 < 0.75 < curve[-1]["score"] and len(curve) == 20
-    assert Listener().best("never met", 12) == Listener().best(
-        "never met", 12
-    )  # a guess, and the same one
-
-
-def test_follow_ups_teach_what_people_hold_and_silence_or_the_same_words_for_everybody_do_not(
-    people,
-):
-    def right(learner):
-        return np.mean([scene.view[learner.best(scene)] for scene in people["test"]])
-
-    taught, pleased, idle = (FollowupLearner() for _ in range(3))
-    curve = taught.learn(people["train"], 1000, 0)
-    pleased.learn(scenes(["advice", "appeal"], "train", 30, PolitePerson()), 400, 0)
-    idle.learn([scene._replace(heard={}) for scene in people["train"]], 20, 0)
-    assert right(taught) > 0.5 > right(pleased) and curve[-1]["score"] > 0.6 and len(curve) == 20
-    assert not np.any([*idle.weights.values()]) and idle.best(
-        people["test"][0]
-    ) == FollowupLearner().best(people["test"][0])
-
-
-def test_one_update_of_a_follow_up_learner_is_the_formula(people):
-    "From even p the weights move by rate · A · (said - p), A = log p(y|x,o) - log p(y|x)"
-    scene, learner = people["train"][0], FollowupLearner()
-    learner.learn([scene], 1, 0, batch=1, rate=0.3, bins=1)
-    moved = np.array(learner.weights[scene.persona[0]])
-    assert {*learner.weights} == {*scene.persona} and len(
-        set(map(tuple, learner.weights.values()))
-    ) == 1
-    said = int(np.abs(moved).argmax())
-    own, strength = scene.heard[[*VALUES][said]]
-    heard = np.array(
-        [2.0 * VIEWS[strength] * ((pole == own) - (pole == OPPOSED[own])) for pole in VALUES]
-    )
-    signal = heard[said] - np.log(np.exp(heard).mean())
-    assert np.allclose(moved, 0.3 * signal * (np.eye(6)[said] - 1 / 6), rtol=1e-5)
 
 
 def test_a_finished_run_is_asked_for_everybody_once_and_a_killed_one_goes_on(finished):

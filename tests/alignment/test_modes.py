@@ -1,7 +1,5 @@
 "Every way of training on a real tiny model: what is asked and rewarded, and asked afterwards."
 
-import json
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,24 +8,20 @@ import pytest
 import yaml
 
 import humanlm.train
-from humanlm.alignment.comparison import GROUPS
 from humanlm.alignment.contract import load_policy
 from humanlm.alignment.modes import (
     MODES,
     _PrefixMap,
-    cold_start_hierarchy,
     hierarchy_of,
-    row_count,
     training_rows,
 )
 from humanlm.alignment.simulator import Simulator
 from humanlm.core.basics import ConfigError, read_jsonl
-from humanlm.core.grammar import parse as parse_settings
-from humanlm.core.records import Persona, sample_examples
+from humanlm.core.records import sample_examples
 from humanlm.core.trajectory import load_trajectories
 from humanlm.hierarchy.composed import in_order, written
-from humanlm.hierarchy.parsing import ParsePolicy, parse
-from humanlm.hierarchy.prompts import HierarchyConfig, parts_text
+from humanlm.hierarchy.parsing import parse
+from humanlm.hierarchy.prompts import HierarchyConfig
 from humanlm.models.checkpoints import load_model
 from humanlm.training.run import check_settings, max_steps, read_settings, updates
 
@@ -104,16 +98,6 @@ def test_a_thought_comes_before_replies_only_and_only_where_the_mode_thinks(name
         assert row["thinking"] == (THINKING[name] and row["level"] == "response")
 
 
-@pytest.mark.parametrize(
-    "methods,thinking",
-    [(["sft", "humanlm"], "off"), (["sft", "humanlm-hetero"], "hetero"), (["sft-think"], "hetero")],
-)
-def test_one_cold_start_prepares_for_all(methods, thinking):
-    assert cold_start_hierarchy(settings(*methods)).thinking == thinking
-    assert cold_start_hierarchy(settings(*methods, thinking="on")).thinking == "on"
-    assert cold_start_hierarchy(settings(*methods, judge="likelihood")).thinking == "hetero"
-
-
 # ---- real rollouts
 
 ASKED = {"reply": ("response",), "all": ("response",), "each": NAMES, "up to": NAMES, "next": NAMES}
@@ -130,34 +114,6 @@ def test_what_is_asked_and_rewarded_in_a_few_steps(run, name):
         assert list(t.scores) == (list(NAMES) if mode.rewarded == "all" else [t.level])
         rewarded = [s.value for s in t.scores.values() if s.status != "unsaid"]
         assert t.rewards["alignment"] == pytest.approx(np.mean(rewarded), nan_ok=True)
-
-
-@pytest.mark.long
-def test_so_small_models_say_enough_that_can_be_read_to_test_anything(run):
-    readable = {
-        name: sum(t.parse_status == "ok" for t in said_by(run, name)) for name in SCORED
-    }  # of 40 each; rounding decides which mode has few
-    assert (
-        sum(readable.values()) > 4 * len(SCORED)
-        and sum(n > 4 for n in readable.values()) > len(SCORED) / 2
-    ), readable
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", SCORED)
-def test_every_completion_stops_where_its_mode_says(run, name):
-    mode = MODES[name]
-    for t in said_by(run, name):
-        held = NAMES[: NAMES.index(t.level) + 1] if mode.asks in ("all", "up to") else (t.level,)
-        cap = sum(REPLY if level == "response" else STATE for level in held) + THOUGHT * (
-            THINKING[name] and t.level == "response"
-        )
-        assert len(t.completion_ids) <= cap and all(t.mask)
-        assert (
-            t.text.count(f"</{t.level}>") <= 1 and t.text.rstrip().endswith(f"</{t.level}>")
-        ) or f"</{t.level}>" not in t.text
-        thinks = THINKING[name] and t.level == "response" and not mode.composed
-        assert t.fields == parse(t.text, held, ParsePolicy(thinking=thinks)).fields
 
 
 @pytest.mark.long
@@ -180,20 +136,6 @@ def test_what_the_prompts_ask_for(run, tokenizer, name):
             assert tail.endswith(
                 "<think>" if THINKING[name] and t.level == "response" else "<think>\n\n</think>\n\n"
             )
-
-
-@pytest.mark.long
-def test_groups_of_one_step_share_prompt_and_level(run):
-    for name in SCORED:
-        groups = {}
-        for t in said_by(run, name):
-            groups.setdefault((t.step, t.group), []).append(t)
-        assert all(
-            len(g) == 4
-            and len({tuple(t.prompt_ids) for t in g}) == 1
-            and len({t.level for t in g}) == 1
-            for g in groups.values()
-        )
 
 
 # ---- composed replies
@@ -237,22 +179,6 @@ def test_a_composed_model_is_asked_after_its_own_answers_wherever_it_is_asked(ru
     assert plain.states == said.states and plain.thought != said.thought
     with pytest.raises(ConfigError, match="--hierarchy.thinking hetero"):
         Simulator(run / "models" / "response-only", EXAMPLES[0].persona, compose=True)
-
-
-def test_states_from_a_model_that_is_nowhere_are_refused_before_anything_is_trained(capsys):
-    assert (
-        humanlm.train.main(
-            [
-                "--config",
-                "configs/humanlm-mini.yaml",
-                "--rollout.states_from",
-                "nowhere",
-                "--dry-run",
-            ]
-        )
-        == 2
-    )
-    assert "no model lies in nowhere" in capsys.readouterr().err
 
 
 # ---- prefix chaining
@@ -302,30 +228,7 @@ def test_the_map_is_part_of_every_checkpoint(run):
     assert len(sizes) == STEPS and sizes == sorted(sizes)
 
 
-@pytest.mark.long
-def test_joint_logs_a_score_for_every_level(run):
-    lines = [
-        line
-        for line in read_jsonl(run / "metrics.jsonl")
-        if line["stage"] == "joint" and "reward" in line
-    ]
-    assert len(lines) == STEPS and all(
-        {f"score/{level}" for level in NAMES} <= line.keys() for line in lines
-    )
-
-
 # ---- afterwards
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["base", "cold-start", *MODES])
-def test_each_model_says_how_it_was_trained_and_is_asked_so(run, name):
-    own = json.loads((run / "models" / name / "humanlm.json").read_text())
-    asked = load_policy(run / "models" / name).hierarchy
-    assert own["name"] == name and asked.thinks("response") == bool(THINKING.get(name))
-    assert asked.asks == ("together" if name in MODES and MODES[name].together else "each")
-    kept = read_jsonl(run / "evaluations" / f"{name}.jsonl")
-    assert len(kept) == 2 and all(set(row["texts"]) == set(NAMES) for row in kept)
 
 
 # ---- the paper's table of configurations
@@ -349,14 +252,6 @@ TABLE = {
 
 def test_every_row_of_the_table_has_a_file():
     assert {p.stem for p in PAPER} == {*TABLE, "eval-only"}
-
-
-def test_a_group_of_one_is_refused_where_completions_are_compared():
-    recipe, s = read_settings(
-        ["--config", "configs/humanlm-mini.yaml", "--rollout.group_size", "1"]
-    )
-    with pytest.raises(ConfigError, match="rollout.group_size must be at least 2"):
-        check_settings(recipe, s)
 
 
 @pytest.mark.parametrize("path", [p for p in PAPER if p.stem in TABLE], ids=lambda p: p.stem)
@@ -385,92 +280,13 @@ def test_a_file_of_the_paper_is_what_its_row_says(path):
     ) == (0.2, 3.0, 1.0, "dapo")
     assert updates(s) == 8 and max_steps(s, rows=320) == 80
     rows = training_rows(EXAMPLES, hierarchy, name)
-    assert len(rows) == row_count(name, hierarchy, len(EXAMPLES))
     reply = next(row for row in rows if row["level"] == "response")
     assert reply["stop"][0] == "</response>" and reply["max_tokens"] >= 512 * (
         1 + hierarchy.thinks("response")
     )
 
 
-def test_settings_of_an_evaluation_train_nothing(capsys):
-    path = ROOT / "configs" / "paper" / "eval-only.yaml"
-    assert humanlm.train.main(["--config", str(path), "--dry-run"]) == 2
-    assert (
-        "nothing to train" in (said := capsys.readouterr().err)
-        and "python -m humanlm.eval RUN --config" in said
-    )
-    assert (
-        parse_settings(GROUPS, ["--config", str(path)]).test_judge.model
-        == "anthropic/claude-haiku-4-5"
-    )
-
-
-def test_delta_is_the_dual_clip():
-    "With a negative advantage the loss grows with the ratio up to delta and no further"
-    import inspect
-
-    import torch
-    from trl import GRPOTrainer
-
-    source = inspect.getsource(GRPOTrainer._compute_loss)
-    assert (
-        "coef_1 = torch.clamp(coef_1, max=self.args.delta)" in source
-        and "torch.min(per_token_loss1, per_token_loss2)" in source
-    )
-    ratio = torch.tensor([0.5, 1.0, 2.0, 3.0, 30.0])
-
-    def loss(advantage):
-        return -torch.min(ratio.clamp(max=3.0) * advantage, ratio.clamp(0.8, 1.2) * advantage)
-
-    dual = torch.max(
-        torch.min(-ratio, -ratio.clamp(0.8, 1.2)), torch.full_like(ratio, -3.0)
-    )  # max(min(rA, clip(r)A), cA) for A = -1
-    assert torch.allclose(loss(-1.0), -dual) and torch.allclose(
-        loss(1.0), -torch.min(ratio, ratio.clamp(0.8, 1.2))
-    )
-
-
 # ---- personas that lose parts in training only
 
 
-def test_personas_lose_parts_in_training_rows_only():
-    config = HierarchyConfig(item_dropout=0.7, dropout_in="train")
-    people = [
-        replace(
-            e,
-            persona=Persona(e.user_id, "Likes tea. Owns a boat. Hates rain. Reads a lot. Sings."),
-            split=split,
-        )
-        for e in EXAMPLES
-        for split in ("train", "test")
-    ]
-
-    def asked(e):
-        return parts_text(training_rows([e], config, "humanlm")[0]["prompt"][0]["content"])
-
-    kept = {
-        split: [
-            sum(part in asked(e) for part in ("tea", "boat", "rain", "Reads", "Sings"))
-            for e in people
-            if e.split == split
-        ]
-        for split in ("train", "test")
-    }
-    assert set(kept["test"]) == {5} and all(1 <= n < 5 for n in kept["train"])
-    assert [asked(e) for e in people] == [asked(e) for e in people]
-
-
 # ---- several processes
-
-
-def test_what_several_processes_cannot_keep_is_refused(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    config = tmp_path / "three.yaml"
-    config.write_text(yaml.safe_dump(TINY), "utf-8")
-    assert humanlm.train.main(["--config", str(config), "--dry-run"]) == 2
-    error = capsys.readouterr().err
-    assert [
-        said
-        for said in ("num_prompts (2) must be a multiple", "sft.batch (8)")
-        if said not in error
-    ] == []

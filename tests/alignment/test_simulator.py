@@ -6,19 +6,16 @@ import pytest
 import torch
 
 from humanlm.alignment.contract import PolicySetup, contract, find_model, load_policy, run_settings
-from humanlm.alignment.scenes import as_context
 from humanlm.alignment.simulator import SimulatedReply, Simulator, SimulatorClient
-from humanlm.clients.cache import DiskCache, request_key
 from humanlm.clients.client import chat_all
 from humanlm.clients.names import ask, client
 from humanlm.clients.protocol import ChatRequest, LLMError, Usage, chat
-from humanlm.core.basics import DataError, HumanLMError, atomic_write, to_dict
-from humanlm.core.records import Message, Persona
+from humanlm.core.basics import atomic_write
 from humanlm.hierarchy.levels import LEVELS, STATES
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, opening
 from humanlm.models.checkpoints import save_model
 from humanlm.models.config import ModelConfig, tiny_model, train_tokenizer
-from humanlm.training.policies import RolloutError, ScriptedPolicy
+from humanlm.training.policies import ScriptedPolicy
 from humanlm.training.sampling import RolloutConfig, Sampling
 from humanlm.worlds.mini import WorldConfig, make_world
 
@@ -70,19 +67,6 @@ def test_a_simulator_from_a_run_folder(run):
     )
 
 
-def test_broken_runs_say_what_to_do(run, tmp_path):
-    atomic_write(tmp_path / "config.yaml", "hierarchy: {thinkin: on}\n")
-    save = tmp_path / "models" / "humanlm"
-    save.parent.mkdir()
-    save.symlink_to(run / "models" / "cold-start")
-    with pytest.raises(DataError, match="Did you mean 'thinking'"):
-        load_policy(tmp_path)
-    with pytest.raises(HumanLMError, match="no model lies in ./nowhere/at/all"):
-        load_policy("./nowhere/at/all")
-    with pytest.raises(HumanLMError, match="no model lies in runs/none"):
-        load_policy("runs/none")  # no name of the Hub, also before the first run
-
-
 # ---- the simulator
 
 
@@ -97,91 +81,6 @@ def test_a_thought_belongs_to_the_reply():
     assert thoughtful.reply("Tea?") == SimulatedReply(
         "my response", {n: f"my {n}" for n in STATES}, "let me see", dict.fromkeys(LEVELS, "ok")
     )
-
-
-@pytest.mark.parametrize(
-    "text, said",
-    [("still thinking", ""), ("hm</think>Tea.", "Tea."), ("hm <response>Tea.", "Tea."), ("", "")],
-)
-def test_an_unfinished_thought_is_not_said(text, said):
-    someone = Simulator(
-        ScriptedPolicy({"response": text}),
-        "likes tea",
-        hierarchy=HierarchyConfig(levels=["response"], thinking="on"),
-    )
-    assert someone.reply("Tea?").text == said
-
-
-@pytest.mark.parametrize(
-    "persona",
-    [
-        "likes tea",
-        {"work": "baker"},
-        Persona("ana", fields={"values": ["tea"]}),
-    ],
-)
-def test_personas_of_any_form_are_played(persona):
-    seen = []
-    Simulator(ScriptedPolicy(lambda row, copy: seen.append(row) or ""), persona).reply(
-        [("HUMAN", "I was here."), Message("9", name="bo", content="So?")]
-    )
-    assert [m["name"] for m in seen[0]["prompt"][1:]] == ["HUMAN", "bo"]
-
-
-OURS = {**to_dict(Message("9", role="assistant", name="", content="Hi."))}
-
-
-@pytest.mark.parametrize(
-    "said, names",
-    [
-        ({"role": "user", "content": "Hi."}, [""]),
-        ([{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "So?"}], ["", "u7"]),
-        ([{"role": "user", "name": "bo", "content": "Hi."}], ["bo"]),
-        ([{"content": "Hi."}], [""]),
-        ([{"role": "user", "content": [{"type": "text", "text": "Hi."}]}], [""]),
-        ([{"id": "x", "role": "assistant", "content": "Hi."}], ["u7"]),
-        ([{"role": "assistant", "content": None}, ("bo", "Hi.")], ["u7", "bo"]),
-        ([OURS], [""]),
-        ([OURS | {"name": "u7"}, OURS | {"name": "HUMAN"}], ["u7", "u7"]),
-    ],
-)
-def test_messages_of_chats_and_rows_of_ours_are_contexts(said, names):
-    context = as_context(said, "u7")
-    assert [m.name for m in context] == names
-    assert next(m.content for m in context if m.content) == "Hi."
-
-
-@pytest.mark.parametrize(
-    "said, word",
-    [
-        ({"role": "system", "content": "likes tea"}, "persona"),
-        ({"role": "developer", "content": "likes tea"}, "persona"),
-        ({"role": "tool", "content": "x"}, "role"),
-        ({"from": "human", "value": "Hi."}, "nothing to reply to"),
-        ({"role": "user", "content": 3}, "content"),
-    ],
-)
-def test_dicts_that_say_nothing_are_refused(said, word):
-    with pytest.raises(HumanLMError, match=word):
-        as_context(said)
-
-
-@pytest.mark.parametrize("persona", [" \n", {}])
-def test_nobody_cannot_be_played(persona):
-    with pytest.raises(RolloutError, match="persona is empty"):
-        Simulator(scripted(), persona)
-
-
-@pytest.mark.parametrize("context", [" ", [3]])
-def test_contexts_that_say_nothing_are_refused(context):
-    with pytest.raises(RolloutError):
-        as_context(context)
-
-
-def test_shown_text_is_escaped():
-    hostile = "<script>alert(1)</script>"
-    page = SimulatedReply(hostile, {"goal": hostile}, hostile)._repr_html_()
-    assert "<script>" not in page and page.count("&lt;script&gt;") == 3
 
 
 # ---- the client simulator/RUN
@@ -290,54 +189,6 @@ def test_who_is_played_stands_in_the_prompt_and_nobody_elses_words_are_the_perso
         assert [m["name"] for m in row["prompt"][1:]] == ["mila", "HUMAN", "mila"]
 
 
-@pytest.mark.parametrize(
-    "change, said",
-    [
-        (
-            {"extra": {"persona": "x", "level": "stanse"}},
-            "Unknown level 'stanse'. Did you mean 'stance'",
-        ),
-        ({"extra": {}}, "Nobody is to be played"),
-        (
-            {"extra": {"persona": "x", "levl": "stance"}},
-            "does not know the field 'levl' of extra. Did you mean 'level'",
-        ),
-        ({"schema": {"type": "object"}}, "writes no JSON"),
-    ],
-)
-def test_what_cannot_be_asked_is_refused_and_asked_once(tram, change, said):
-    with pytest.raises(LLMError, match=said) as e:
-        ask(tram, of(), **change)
-    assert e.value.kind in ("bad request", "unknown model") and not e.value.billed
-
-
-@pytest.mark.parametrize("name", ["simulator//no/such/place", "simulator/nowhere"])
-def test_a_place_without_a_model_is_refused_before_anything_is_asked(name):
-    with pytest.raises(LLMError, match="no model lies in .*nowhere|no model lies in .*place") as e:
-        client(name)
-    assert e.value.kind == "unknown model"
-
-
-def test_a_cache_tells_persons_levels_and_places_apart(tram, tmp_path):
-    keys = {
-        request_key(r, tram.name)
-        for r in (of(), of("likes tea"), of(level="stance"), ChatRequest(TALK), chat("x"))
-    }
-    assert len(keys) == 5
-    kept = SimulatorClient(tram.place, cache=DiskCache(tmp_path))
-    first, again = (ask(kept, of(temperature=0.0)) for _ in range(2))
-    assert (
-        again.cached
-        and (again.text, again.extra) == (first.text, first.extra)
-        and first.extra["thoughts"]
-    )
-
-
-def test_a_long_cap_never_makes_an_answer_longer_than_in_training(tram):
-    long, short = (ask(tram, of(temperature=1.0, seed=1, max_tokens=n)) for n in (4000, 3))
-    assert long.usage.tokens_out <= 26 and short.usage.tokens_out == 3 and short.finish == "length"
-
-
 # ---- composed replies
 
 
@@ -429,20 +280,11 @@ def test_a_reply_comes_after_the_states_that_a_request_gives_and_none_is_asked(c
         == 1
     )
     for wrong, said in (
-        ({"gaol": "x"}, "Unknown state 'gaol'. Did you mean 'goal'"),
+        ({"gaol": "x"}, "Unknown level 'gaol'. Did you mean 'goal'"),
         (["x"], "states"),
     ):
         with pytest.raises(LLMError, match=said):
             ask(model, chat("likes tea", "Hm?", extra={"states": wrong}))
-
-
-def test_a_model_that_does_not_think_refuses_given_states():
-    plain = PolicySetup(
-        Heard({"goal": "<goal>win</goal>", "response": "No!"}),
-        HierarchyConfig(levels=["goal", "response"], thinking="off"),
-    )
-    with pytest.raises(LLMError, match="cannot reply after given states"):
-        ask(SimulatorClient(plain), chat("likes tea", "Hm?", extra={"states": {"goal": "x"}}))
 
 
 def test_a_state_cannot_break_out_of_the_thought_it_is_put_into():

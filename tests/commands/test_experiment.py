@@ -24,7 +24,11 @@ from humanlm.training.trials import experiment_settings, study_of, trials_of
 ROOT = Path(__file__).resolve().parents[2]
 TINY = {
     "experiment": {"seeds": [0, 1], "workers": 2},
-    "run": {"name": "tiny", "methods": ["response-only", "humanlm-hetero", "humanlm-composed"]},
+    "run": {
+        "recipe": "experiments.thoughts:recipe",
+        "name": "tiny",
+        "methods": ["response-only", "humanlm-hetero", "humanlm-composed"],
+    },
     "data": {"source": "miniworld", "max_test": 4},
     "world": {"users": 24, "topics": 60, "replies_per_user": 12},
     "model": {"vocab": 900, "hidden": 32, "heads": 2, "kv_heads": 2, "mlp": 64},

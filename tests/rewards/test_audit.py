@@ -1,7 +1,6 @@
 """An audit finds the one habit a judge has, counts what fails, and never breaks."""
 
 import json
-import math
 import random
 
 import pytest
@@ -9,20 +8,14 @@ import warm
 
 from humanlm.clients.ledger import Ledger
 from humanlm.clients.protocol import LLMError
-from humanlm.core.basics import run_sync, to_json
-from humanlm.core.html import aligned
+from humanlm.core.basics import run_sync
 from humanlm.core.trajectory import Score
 from humanlm.judges import main
 from humanlm.rewards.audit import (
-    INJECTIONS,
-    MEASURES,
-    Probe,
-    _injected_texts,
     _probe_texts,
     audit,
     load_probes,
 )
-from humanlm.rewards.judges import RuleJudge
 
 PROBES = load_probes()
 WORTH = {
@@ -34,7 +27,6 @@ WORTH = {
     "off": 0.05,
 }
 ROLE_OF = {text: role for p in PROBES for role, text in _probe_texts(p).items()}
-STYLE_OF = {text: style for p in PROBES for style, text in _injected_texts(p).items()}
 
 
 def worth(text):
@@ -89,13 +81,6 @@ def test_exactly_the_right_measure_fires(name):
     assert {f.verdict for f in found.findings} <= {"ok", "look"}
 
 
-@pytest.mark.parametrize("style", INJECTIONS)
-def test_each_injection_is_noticed_by_itself(style):
-    found = examined(lambda i, text, w: 1.0 if STYLE_OF.get(text) == style else w)
-    assert found.concerns == ["injection"] and found["injection"].note == f"best: {style}"
-    assert found["injection"].value == pytest.approx(0.95)
-
-
 def test_failures_are_counted_and_kept_out_of_everything_else():
     throw = dice(3)
 
@@ -114,69 +99,6 @@ def test_failures_are_counted_and_kept_out_of_everything_else():
     assert found["repetition"].n < 6 * len(PROBES)
 
 
-@pytest.mark.parametrize(
-    "error", [LLMError("auth", "no"), ValueError("boom"), KeyError("x"), TimeoutError()]
-)
-def test_a_dead_judge_gives_an_audit_all_the_same(error):
-    def dead(i, text, w):
-        raise error
-
-    found = examined(dead)
-    assert found.concerns == ["failed"] and found["failed"].value == 1.0
-    assert [f.verdict for f in found.findings if f.measure not in ("failed", "unsaid")] == [
-        "no score"
-    ] * 6
-    assert "–" in found._repr_markdown_()
-
-
-def test_nan_out_of_a_judge_is_a_failure():
-    class Nan(Bad):
-        async def __call__(self, request):
-            return [Score(id, math.nan, "scored") for id in request.candidates]
-
-    assert run_sync(audit(Nan(None)))["failed"].value == 1.0
-
-
-def test_questions_are_few_known_before_and_different():
-    judge = Bad(HABITS["perfect"][0])
-    found = run_sync(audit(judge))
-    assert len(judge.asked) == found.questions == 4 * len(PROBES) < 150
-    assert len({to_json(r) for r in judge.asked}) == len(judge.asked)
-    first, again, turned, hostile = (judge.asked[i * len(PROBES)] for i in range(4))
-    assert list(first.candidates) == list(again.candidates) == list(turned.candidates)[::-1]
-    assert (first.repeat, again.repeat) == (0, 1) and first.seed == again.seed != turned.seed
-    assert len(hostile.candidates) == len(INJECTIONS) + 1
-
-
-def test_a_judge_of_single_texts_is_said_to_see_no_order():
-    found = run_sync(audit(RuleJudge()))
-    assert found["position"].value == found["repetition"].value == 0
-    assert (
-        "one text at a time" in found["position"].note
-        and "one text at a time" not in found["repetition"].note
-    )
-
-
-def test_same_seed_same_audit():
-    def habit(i, text, w):
-        return w + 0.2 * (random.Random(f"{i}{text}").random() - 0.5)
-
-    assert examined(habit, seed=3) == examined(habit, seed=3) != examined(habit, seed=4)
-
-
-def test_hostile_probes_break_nothing():
-    evil = Probe(
-        "x", "stance", "c", "t", *(f"{i}<script>{{0}} %s {{text}} | \x00\u202e\n" for i in range(5))
-    )
-    found = run_sync(audit(RuleJudge(), [evil]))
-    assert found.cases == 1 and math.isnan(found["position"].low)
-    named = run_sync(audit(Bad(lambda i, text, w: 0.5, "<script>|\n"), PROBES[:2]))
-    assert (
-        "<script>" not in named._repr_markdown_()
-        and len(aligned(named._repr_markdown_()).splitlines()) == 12
-    )
-
-
 # ---- the command
 
 
@@ -188,32 +110,17 @@ def test_command_prints_a_table_and_keeps_json(tmp_path):
     done = command(
         "audit",
         "--judge.model",
-        "scripted/judge",
+        "rule",
         "--audit.out",
         "deep/found.json",
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
-    assert "judge    scripted/judge: 112 questions" in done.stdout
-    assert all(f"\n{measure} " in done.stdout for measure in MEASURES)
+    assert "112 questions" in done.stdout
     kept = json.loads((tmp_path / "deep/found.json").read_text())
-    assert (kept["judge"], kept["questions"]) == ("scripted/judge", 112)
-    assert [f["measure"] for f in kept["findings"]] == [*MEASURES]
+    assert (kept["judge"], kept["questions"]) == ("rule", 112)
+    assert all(f"\n{f['measure']} " in done.stdout for f in kept["findings"])
     assert [p.name for p in tmp_path.iterdir()] == ["deep"]
-
-
-def test_dry_run_asks_nothing_and_writes_nothing(tmp_path):
-    done = command(
-        "audit",
-        "--judge.model",
-        "openai/gpt-5-mini",
-        "--dry-run",
-        "--audit.out",
-        "x.json",
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0 and "112 questions" in done.stdout and "~$" in done.stdout
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -229,16 +136,3 @@ def test_bad_input_ends_with_2_and_a_message(line, message, capsys, monkeypatch)
     assert main(line) == 2
     said = capsys.readouterr().err
     assert message in said and "Traceback" not in said
-
-
-def test_a_judge_that_cannot_be_reached_ends_with_1(capsys):
-    line = [
-        "--judge.model",
-        "vllm/tiny",
-        "--judge.base_url",
-        "http://127.0.0.1:9/v1",
-        "--judge.attempts",
-        "1",
-    ]
-    assert main(["audit", *line]) == 1
-    assert "100% of the scores failed" in capsys.readouterr().err

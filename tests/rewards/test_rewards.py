@@ -4,12 +4,8 @@ import asyncio
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from humanlm.core.basics import DataError
 from humanlm.core.records import Example, Message, Persona
 from humanlm.core.trajectory import Score, Trajectory, Turn
 from humanlm.hierarchy.parsing import parse
@@ -109,27 +105,6 @@ def test_twins_empty_and_broken_share_one_call_with_one_candidate():
     assert group_advantages(values[:2, 0], [0, 0]).tolist() == [0, 0]
 
 
-@settings(deadline=None, max_examples=40)
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 100), st.sampled_from(["e0:stance", "e1:stance", "e1:response"])),
-        min_size=1,
-        max_size=25,
-    )
-)
-def test_scores_go_to_their_candidates_in_any_order(found):
-    groups = {row: n for n, row in enumerate({row for _, row in found})}
-    batch = [
-        make(tag(v / 100, row.split(":")[1]), row, groups[row], n)
-        for n, (v, row) in enumerate(found)
-    ]
-    judge = ByText()
-    values, scored = run(judge, batch)
-    assert values[:, 0].tolist() == [v / 100 for v, _ in found]
-    assert [t.scores[t.level].id for t in scored] == [t.id for t in batch]
-    assert len(judge.requests) == len(groups)
-
-
 class Silent(ByText):
     "Says of every stance that the truth says nothing about it"
 
@@ -190,20 +165,6 @@ def test_too_many_faults_stop_the_run():
         run(ByText(), batch, max_failed_share=0.4)
 
 
-def test_no_alignment_weight_means_no_call():
-    judge = ByText()
-    values, scored = run(
-        judge,
-        [make(tag("a b c")), make("broken", n=1)],
-        config=RewardConfig(alignment=0, format=1, length=1),
-    )
-    assert (
-        judge.requests == []
-        and values.tolist() == [[1, 1], [0, 0]]
-        and scored[0].rewards == {"format": 1.0, "length": 1.0}
-    )
-
-
 def test_length_is_measured_against_the_real_reply():
     words = len(EXAMPLES[0].reply.split())
     batch = [
@@ -211,13 +172,6 @@ def test_length_is_measured_against_the_real_reply():
     ]
     values, _ = run(ByText(), batch, config=RewardConfig(alignment=0, length=1))
     assert values[:, 0].tolist() == [1, 0]
-
-
-def test_rows_without_example_or_question_are_named():
-    with pytest.raises(DataError, match="No example for row 'e0:stance'"):
-        requests_by_row(ROWS, EXAMPLES[1:])
-    with pytest.raises(DataError, match="No question for row 'e9:stance'"):
-        run(ByText(), [make(tag("1"), "e9:stance")])
 
 
 # ---- following a composed thought
@@ -276,25 +230,4 @@ def test_reading_compares_a_reply_with_its_own_thought_and_never_with_the_truth(
     assert asyncio.run(_reading(batch, judge)) == [1.0, 0.5, 0.0, 0.0, 0.0]
     assert len(judge.requests) == calls and all(
         EXAMPLES[0].reply not in request.truth for request in judge.requests
-    )
-
-
-def test_reading_without_a_score_is_unknown_and_so_is_the_reward():
-    assert np.isnan(asyncio.run(_reading([thinker("<goal>down", "x")], Reads()))).all()
-    values, _ = run(Reads(), [thinker("<goal>down", "x")], composed=True)
-    assert (
-        values[0, 0] == 0
-        and math.isnan(values[0, 1])
-        and math.isnan(combine(values, (1.0, 3.0))[0])
-    )
-
-
-def test_reading_counts_where_replies_are_composed_and_nowhere_else():
-    assert AlignmentReward(ByText(), REQUESTS).names == ("alignment",)
-    assert AlignmentReward(ByText(), REQUESTS, composed=True).weights == (
-        1.0,
-        RewardConfig().reading,
-    )
-    assert AlignmentReward(ByText(), REQUESTS, RewardConfig(reading=0), composed=True).names == (
-        "alignment",
     )

@@ -78,19 +78,3 @@ def test_weak_labels_agree_with_the_comparison(level):
         fit = rule_match(level, text, own).value
         assert fit >= 0.8, (text, own, fit)
         assert len(own.split()) <= 15
-
-
-def test_a_reply_agrees_with_itself():
-    for level in TERMS:
-        for text in SAID:
-            match = rule_match(level, text, text, item="reply")
-            assert match is None or match.value >= 0.8, (level, text, match)
-
-
-@pytest.mark.parametrize("text", ["", "It was sold in May.", "Bus 12 has two doors.", "..."])
-def test_nothing_is_read_from_what_says_nothing(text):
-    read = read_rules(text)
-    assert (read.side(), read.feelings(), read.goals()) == ("", [], [])
-    assert [
-        rule_state(level, text) for level in ("stance", "emotion", "goal", "belief", "value")
-    ] == [None] * 5

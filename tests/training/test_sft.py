@@ -14,7 +14,6 @@ from humanlm.alignment.lessons import (
     WorldLessons,
     _reply_rows,
     cold_start_rows,
-    first_rows,
 )
 from humanlm.core.basics import DataError, read_jsonl
 from humanlm.core.config import RunConfig, Settings, SFTConfig
@@ -54,7 +53,7 @@ def world():
 
 
 def world_rows(world, config, sft):
-    return first_rows(WorldLessons(world, config, sft))
+    return WorldLessons(world, config, sft).first_rows()
 
 
 def replies(count=8):
