@@ -333,9 +333,9 @@ _DAYS = "*/[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9].json"
 # %% ../../nbs/data/13_exports.ipynb #exported
 def exported(
     path: Path,  # a file or a folder
-    faults: Faults | None = None,  # counts rows that cannot be read; None: raise at the first
+    faults: Faults,  # counts what cannot be read, and what is no message
     table: bool = False,  # do not look for a form
-) -> tuple[str, Iterable[FileRow]]:  # form, empty for a table; its rows, or faults in their place
+) -> tuple[str, Iterable[FileRow]]:  # form, empty for a table; its rows
     "Recognise how a chat was exported, and read it; `DataError` if a text is no form of these"
     if not path.exists():
         return "", read_rows(path, faults)
@@ -349,7 +349,16 @@ def exported(
         head = _MARKS.sub("", head.replace("\u202f", " ").replace("\xa0", " "))
         for name, form in forms.items():
             if form.fits(path, first, head):
-                return name, form.read(path, faults)
+                return name, _messages(form.read(path, faults), faults)
     if head and not first:
         raise DataError(f"{path} is no chat that is known: {', '.join(forms)}, or a table.")
     return "", _objects(path, faults)
+
+
+def _messages(rows: Iterable[FileRow], faults: Faults) -> Iterator[FileRow]:
+    "Leave out and count what is no message"
+    for row in rows:
+        if isinstance(row.values, RowFault):
+            faults.add(row.values.kind, row.values.detail or row.place, row.place)
+        else:
+            yield row

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from ..core.basics import DataError, near_miss, shorten
 from ..core.persona import GONE
-from .files import FILE_FAULTS, FILE_NOTES, TIME_NOTES, RowFault
+from .files import FILE_FAULTS, FILE_NOTES, TIME_NOTES, RowFault, read_json
 from .mail import MAIL_FAULTS
 
 # %% ../../nbs/data/10_fields.ipynb #source_name
@@ -96,7 +96,7 @@ def decode_field(value, field):
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value)
+        return read_json(value)
     except (ValueError, RecursionError) as e:
         raise RowFault("broken JSON", f"field {field!r}: {shorten(e)}") from e
 
@@ -106,7 +106,7 @@ def read_facts(value, notes):
     facts = value or {}
     if isinstance(value, str) and value:
         with suppress(ValueError):
-            facts = json.loads(value)
+            facts = read_json(value)
     if isinstance(facts, dict):
         return facts
     notes["metadata unreadable"] = shorten(repr(value), 60)

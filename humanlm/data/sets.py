@@ -64,7 +64,7 @@ class Writer:
     voices: Voices
     c: SetsConfig
     hierarchy: HierarchyConfig
-    media: str = ""  # name of the platform, as prompts have it
+    media: str = ""  # name of the platform, as prompts have it; empty: that of the source
     thinker: ChatClient | None = None  # None: rules
 
     def rows(self, split: str, start: int, rows: np.ndarray) -> list[Made]:
@@ -88,13 +88,13 @@ class Writer:
             yield kind, table(kind, [make[kind](r) for r in rows if r.thought or not thoughtless])
 
     def write(self, name: str) -> dict[str, Any]:
-        "Write the files of a split and give its note: rows, those that describe nobody, ids, lost"
+        "Write the files of a split; return rows, those that describe nobody, and thoughts lost"
         from pyarrow.parquet import ParquetWriter
 
         split, c, p = name.removesuffix("_dropout"), self.hierarchy, self.c.dropout
         if split != name:
             c = replace(c, field_dropout=p, item_dropout=p, dropout_in="all")
-        note: dict[str, Any] = {"rows": 0, "undescribed": 0, "ids": [], "lost": []}
+        note: dict[str, Any] = {"rows": 0, "undescribed": 0, "lost": []}
         all_rows, files = self.plan.rows(split), {}
         with ExitStack() as stack:
             for i in range(0, len(all_rows), CHUNK):
@@ -110,10 +110,9 @@ class Writer:
                     files[kind].write_table(data)
                 note["rows"] += len(rows)
                 note["undescribed"] += sum(UNKNOWN in r.system(c, ("response",)) for r in rows)
-                note["ids"] += [r.entry.id for r in rows] if split != "train" else []
         return note
 
-    def write_all(self, tell: Callable[[str], Any] = lambda line: None) -> dict[str, dict]:
+    def all(self, tell: Callable[[str], Any] = lambda line: None) -> dict[str, dict]:
         "Write all files, and tell how far it is: split → note"
         notes, names = {}, [name for name in SPLITS if len(self.plan.rows(name))]
         for name in (*names, *["test_dropout"] * ("test" in names and self.c.dropout > 0)):

@@ -20,9 +20,11 @@ from ..clients.client import ChatClient, chat_all
 from ..clients.protocol import ChatRequest, LLMError, chat
 from ..core.basics import run_sync, shorten
 from ..core.records import Example
+from .files import clean_text
 from .people import Voice
+from .personas import Failure
+from .rows import Entry
 from .splits import quoted_share
-from .store import LogEntry, clean_text
 from humanlm.hierarchy.prompts import (
     UNKNOWN,
     HierarchyConfig,
@@ -43,7 +45,7 @@ NAME = "HUMAN"  # what the person is called
 class Made:
     "A row about to be written"
 
-    entry: LogEntry
+    entry: Entry
     voice: Voice
     split: str
     media: str  # name of the platform, as prompts have it
@@ -230,7 +232,7 @@ def _rule_thought(r: Made) -> str:
 def add_thoughts(
     rows: Sequence[Made],
     client: ChatClient | None,  # None: rules
-) -> list[tuple[str, str, str]]:  # rows without one: id, kind of failure, reason
+) -> list[Failure]:  # rows without one
     "Add the thoughts before replies"
     if client is None:
         for r in rows:
@@ -241,13 +243,13 @@ def add_thoughts(
         if isinstance(answer, LLMError):
             if answer.stops:
                 raise answer
-            lost.append((r.entry.id, answer.kind, shorten(answer, 200)))
+            lost.append(Failure(r.entry.id, answer.kind, shorten(answer, 200)))
             continue
         thought = clean_text(answer.text).replace("<think>", "").replace("</think>", "").strip()
         if not thought:
-            lost.append((r.entry.id, "bad answer", "the thought is empty"))
+            lost.append(Failure(r.entry.id, "bad answer", "the thought is empty"))
         elif quoted_share(r.entry.reply, thought) >= GIVEN_AWAY:
-            lost.append((r.entry.id, "bad answer", "the thought gives the reply away"))
+            lost.append(Failure(r.entry.id, "bad answer", "the thought gives the reply away"))
         else:
             r.thought = thought
     return lost
