@@ -6,7 +6,6 @@
 __all__ = ['INPUTS', 'GROUPS', 'CHATS', 'MADE', 'BuildConfig', 'source_of', 'select_from', 'Built', 'build', 'built_examples']
 
 # %% ../../nbs/data/30_build.ipynb #imports
-import re
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -287,13 +286,6 @@ class _Build:
         self.tell(f"{store.rows:,} rows read as {forms[-1]}")
         return forms[-1]
 
-    def title(self, form: str) -> str:
-        c = self.s.build
-        hidden = self.s.persona.pseudonyms and c.source == "threads"
-        if c.path and not (hidden and not form.startswith("a table")):
-            return Path(c.path).name
-        return f"Chats ({re.split('[,;]', form)[0]})"  # the file may be named after a person
-
     def run(self, writer: ChatClient | None, thinker: ChatClient | None) -> Built:
         s, c, p = self.s, self.s.build, self.s.persona
         writer = writer or (self.client(p.model, "personas") if p.asks else None)
@@ -316,7 +308,7 @@ class _Build:
         media = "" if c.source == "threads" else media  # its own name
         notes = Writer(made, store, plan, voices, c, s.hierarchy, media, thinker).all(self.tell)
         account = Account(
-            self.title(form),
+            self.folder.name,  # the input may be named after a person
             c.about,
             without_details(store.faults) if p.pseudonyms else store.faults,
             plan,
@@ -352,7 +344,6 @@ class _Build:
         return {
             "schema_version": 1,
             "version": __version__,
-            "input": account.title,
             "fingerprint": fingerprint([final.tobytes().hex(), settings]),
             "rows": rows,
             "met": dict(sorted(account.faults.counts.items())),

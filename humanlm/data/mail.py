@@ -110,32 +110,26 @@ def _parse_time(
     return None
 
 # %% ../../nbs/data/09_mail.ipynb #_HTML
-_TAG = re.compile(r"<(!--)|(?:<![^<>-]*)?(--)>|<(/?[a-z][a-z0-9]*)[^<>]*>|<[!?/a-z][^<>]*>", re.I)
-_HIDDEN = {"!--": "--", "style": "/style", "script": "/script", "title": "/title"}
-_LINES = frozenset(
-    "address article blockquote body br center dd div dl dt footer form h1 h2 h3 h4 h5 h6 header "
-    "hr li main ol p pre section table tr ul".split()
+_HIDDEN = re.compile(r"<!--.*?-->|<(style|script|title)\b.*?</\1[^<>]*>", re.S | re.I)
+_QUOTE = re.compile(r"<(/?blockquote)\b[^<>]*>", re.I)
+_BREAK = re.compile(
+    r"(?:\s*</?(?:address|article|body|center|d[dlt]|div|footer|form|h[1-6r]|header|li|main|[ou]l|p|"
+    r"pre|section|table|tr)\b[^<>]*>\s*)+|<br\b[^<>]*>",
+    re.I,
 )
+_TAG = re.compile(r"<[!?/a-z][^<>]*>", re.I)
 
 
 def _page_text(page):
-    "Give the lines of a page as they are shown; `>` marks what stands in a blockquote"
-    lines, level, hidden, end = [(0, [])], 0, "", 0
-    for tag in _TAG.finditer(page + "<br>"):
-        name = (tag[tag.lastindex] if tag.lastindex else "").lower()
-        text, end = page[end : tag.start()], tag.end()
-        if hidden:
-            hidden = "" if name == hidden else hidden
+    "Return the lines of a page as they are shown; `>` marks what stands in a blockquote"
+    level, lines = 0, []
+    for part in _QUOTE.split(_HIDDEN.sub("", page)):
+        if part.lower() in ("blockquote", "/blockquote"):
+            level = max(0, level + (1 if part[0] != "/" else -1))
             continue
-        hidden, bare = _HIDDEN.get(name, ""), name.strip("/")
-        lines[-1][1].append(f"{text} " if bare in ("td", "th") else text)
-        if bare == "blockquote":
-            level = max(0, level + (1 if name == bare else -1))
-        if bare in _LINES and (bare == "br" or "".join(lines[-1][1]).strip()):
-            lines.append((level, []))
-        elif bare in _LINES:
-            lines[-1] = (level, [])
-    return "\n".join("> " * n + " ".join(unescape("".join(line)).split()) for n, line in lines)
+        some = [" ".join(unescape(_TAG.sub("", line)).split()) for line in _BREAK.split(part)]
+        lines += ["> " * level + line for line in some]
+    return "\n".join(lines)
 
 # %% ../../nbs/data/09_mail.ipynb #plain-body
 def _body(message):
