@@ -1763,6 +1763,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                           'humanlm/data/partition.py'),
                                         'humanlm.data.partition._split_user': ( 'data/partition.html#_split_user',
                                                                                 'humanlm/data/partition.py'),
+                                        'humanlm.data.partition._strictly_earlier': ( 'data/partition.html#_strictly_earlier',
+                                                                                      'humanlm/data/partition.py'),
                                         'humanlm.data.partition._usable': ('data/partition.html#_usable', 'humanlm/data/partition.py'),
                                         'humanlm.data.partition.chance': ('data/partition.html#chance', 'humanlm/data/partition.py'),
                                         'humanlm.data.partition.choose_evidence': ( 'data/partition.html#choose_evidence',

@@ -213,21 +213,11 @@ def choose_evidence(
 ) -> tuple[np.ndarray, np.ndarray]:  # [N] bool, is evidence; [N] fates, adjusted
     "Choose the earliest rows of each person as evidence"
     usable, predicted = _usable(rows, fate), fate <= SEEN
-    people, of = np.unique(rows.user, return_inverse=True)
-
-    def of_person(marked, times, extreme, empty):
-        values = np.full(len(people), empty)
-        extreme.at(values, of[marked], times[marked])
-        return values[of]
-
     place, number = places(rows.user[usable], rows.time[usable], rows.key[usable])
+    most = np.minimum(number // 2, history)
     used = np.zeros(len(rows), bool)
-    used[usable] = place < np.minimum(number // 2, history)
-    used &= rows.until < of_person(usable & predicted & ~used, rows.time, np.minimum, np.inf)
-    # something later is left to predict
-    used &= rows.until < of_person(predicted & ~used, rows.time, np.maximum, -np.inf)
-    used &= np.bincount(of, used)[of] >= max(least, 1)
-    until = of_person(used, rows.until, np.maximum, -np.inf)
+    used[usable] = (place < most) & (most >= least)
+    used, until = _strictly_earlier(rows, usable, used, predicted, max(least, 1))
     fate = fate.copy()
     fate[predicted & (rows.time <= until)] = BEFORE
     fate[used & (fate != HISTORY)] = EVIDENCE
@@ -244,6 +234,28 @@ def _usable(rows: Rows, fate: np.ndarray) -> np.ndarray:  # [N] bool
     return usable | alone & np.isin(fate, (TEST, SEEN))
 
 # %% ../../nbs/data/21_partition.ipynb #_strictly_earlier
+def _strictly_earlier(
+    rows: Rows, usable: np.ndarray, used: np.ndarray, predicted: np.ndarray, least: int
+) -> tuple[np.ndarray, np.ndarray]:  # [N] bool; [N] when the evidence of its person ends
+    "Cut evidence that is not earlier than what is predicted"
+    people, of = np.unique(rows.user, return_inverse=True)
+
+    def of_person(marked, times, extreme, empty):
+        values = np.full(len(people), empty)
+        extreme.at(values, of[marked], times[marked])
+        return values[of]
+
+    # moments that the share cuts in two
+    torn = usable & predicted & ~used
+    torn &= rows.time <= of_person(used, rows.until, np.maximum, -np.inf)
+    before = used & (rows.until < of_person(torn, rows.time, np.minimum, np.inf))
+    used = np.where(np.bincount(of, before)[of] >= least, before, used)
+    # something later is left to predict
+    used &= rows.until < of_person(predicted & ~used, rows.time, np.maximum, -np.inf)
+    used &= np.bincount(of, used)[of] >= least
+    return used, of_person(used, rows.until, np.maximum, -np.inf)
+
+
 def drop_strangers(rows: Rows, fate: np.ndarray) -> np.ndarray:  # [N] fates
     "Keep tests of people with a training row only"
     trained = np.isin(rows.user, rows.user[fate == TRAIN])
