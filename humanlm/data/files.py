@@ -141,16 +141,26 @@ def open_rows(path: Path) -> Any:
 
 def _jsonl(path):
     with open_rows(path) as lines:
-        rows, start = enumerate(lines, 1), lines.read(64).removeprefix(b"\xef\xbb\xbf").lstrip()
+        start = lines.read(64).removeprefix(b"\xef\xbb\xbf").lstrip()
         lines.seek(0)
-        if start.startswith(b"["):
-            try:
-                rows = enumerate((json.dumps(row).encode() for row in json.loads(lines.read())), 1)
-            except (ValueError, RecursionError):  # lines after all
-                lines.seek(0)
-        for number, line in rows:
+        if start.startswith(b"[") or row_suffix(path) == ".json":
+            with suppress(ValueError, RecursionError):
+                document = read_json(lines.read().decode("utf-8-sig", "replace"))
+                yield from enumerate(_document_rows(document), 1)
+                return
+            lines.seek(0)  # lines after all
+        for number, line in enumerate(lines, 1):
             for row in _json_line(line):
                 yield number, row
+
+
+def _document_rows(document):
+    "Return the rows of a JSON document; a list of messages with roles is one conversation"
+    rows = document if isinstance(document, list) else [document]
+    if rows and all(isinstance(row, dict) and "role" in row for row in rows):
+        return [{"messages": rows}]
+    rows = [{"messages": row} if isinstance(row, list) else row for row in rows]
+    return [r if isinstance(r, dict) else RowFault("broken JSON", shorten(repr(r))) for r in rows]
 
 # %% ../../nbs/data/04_files.ipynb #csv_items
 def _as_cp1252(error):
