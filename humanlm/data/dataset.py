@@ -15,7 +15,7 @@ from typing import Literal
 from ..core.basics import DataError, fingerprint, near_miss, require, shorten
 from ..core.html import Table, escape
 from ..core.records import SPLITS, Example, persona_text
-from .splits import check_leakage, drop_duplicates, require_no_leakage, split_by_context
+from .splits import check_leakage, drop_duplicates, split_by_context
 
 # %% ../../nbs/data/07_dataset.ipynb #SOURCES
 @dataclass(frozen=True)
@@ -92,7 +92,8 @@ def prepare_examples(
         some = f"{len(unsplit)} of {len(rows)} rows have no split, such as {shorten(unsplit[0].id)}"
         raise DataError(f"{some}. Set it in all rows or in none.")
     rows = split_by_context(rows, config.test_frac, config.val_frac) if unsplit else rows
-    require_no_leakage(rows)
+    if problems := check_leakage(rows):
+        raise DataError("\n  - ".join(["The data leak:", *problems]))
     ids = set()
     for name in SPLITS:
         limit = config.max_train if name == "train" else config.max_test

@@ -9,7 +9,6 @@ __all__ = ['SETS', 'CHUNK', 'PARQUET', 'SetsConfig', 'Writer']
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from ..core.records import SPLITS
 from .people import Voices
 from .selection import Plan
 from .store import RowStore
-from .training_rows import Made, add_thoughts, example_row, rl_row, sft_row, table
+from .training_rows import Made, add_thoughts, table
 from ..hierarchy.prompts import UNKNOWN, HierarchyConfig
 
 # %% ../../nbs/data/29_sets.ipynb #SETS
@@ -78,10 +77,10 @@ class Writer:
     def tables(self, name: str, rows: list[Made], c: HierarchyConfig) -> Iterator[tuple[str, Any]]:
         "Make the rows of one set after another: (set, table)"
         make: dict[str, Callable[[Made], dict]] = {
-            "examples": example_row,
-            "rl": partial(rl_row, c=c),
-            "sft": partial(sft_row, c=c),
-            "thinking_sft": partial(sft_row, c=c, thinking=True),
+            "examples": Made.example_row,
+            "rl": lambda r: r.rl_row(c),
+            "sft": lambda r: r.sft_row(c),
+            "thinking_sft": lambda r: r.sft_row(c, True),
         }
         for kind in ("rl",) if name == "test_dropout" else ("examples", *self.c.sets):
             thoughtless = kind == "thinking_sft" and name in ("train", "val")
