@@ -308,7 +308,7 @@ class _Build:
         media = "" if c.source == "threads" else media  # its own name
         notes = Writer(made, store, plan, voices, c, s.hierarchy, media, thinker).all(self.tell)
         account = Account(
-            self.folder.name,  # the input may be named after a person
+            f"Rows of {c.source}",  # the file may be named after a person
             c.about,
             without_details(store.faults) if p.pseudonyms else store.faults,
             plan,

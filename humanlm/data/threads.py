@@ -150,11 +150,9 @@ def _read_line(
     if role in ("system", "tool"):
         raise RowFault("no message", f"{role}: {shorten(cells.text, 60)}")
     user = cells.user if cols.user else thread if role else name
-    thread, number = (
-        _plain_id(row.get(column)) if column else str(value)
-        for column, value in ((cols.thread, thread), (cols.id, number))
-    )
-    if not number or (cols.thread and not thread):
+    thread = str(row.get(cols.thread)).strip() if cols.thread else thread
+    number = _plain_id(row.get(cols.id)) if cols.id else str(number)
+    if not number or (cols.thread and thread.casefold() in _NONE):
         raise RowFault("unreadable line", "no id")
     author, text = str(user or "").strip(), cells.text or ""
     author = "" if author in GONE else author

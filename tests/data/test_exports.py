@@ -7,7 +7,7 @@ import chats
 import pytest
 
 from humanlm.build import main
-from humanlm.core.basics import DataError, write_jsonl
+from humanlm.core.basics import DataError
 from humanlm.core.records import load_examples
 from humanlm.data.files import Faults
 from humanlm.data.rows import map_row
@@ -186,10 +186,10 @@ ODD = {
             "_chat.txt": "\u200e[31.12.20, 23:59:58] G: \u200eEnde-zu-Ende\n"
             "[31.12.20, 23:59:59] Ann: hi\n"
             "\u200e[01.01.21, 00:00:10] Ben: \u200eimage omitted\n"
-            "[01.01.21, 00:00:11] \u202aBen\u202c: @\u2068Ann\u2069 "
+            "[01.01.21, 00:00:11] \u202aBen\u202c: yes @\u2068Ann\u2069 "
             "\u200e<This message was edited>\r\n"
         },
-        [("Ann", "hi", None), ("Ben", "@Ann", 0)],
+        [("Ann", "hi", None), ("Ben", "yes @Ann", 0)],
     ),
     "what the app writes in six languages, captions": (
         {
@@ -392,41 +392,10 @@ def test_dates_are_read_in_the_spelling_of_a_country(tmp_path, head):
     assert (m.name, m.content, m.time) == ("Ann", "hi", 1677963900.0)
 
 
-def test_the_card_of_a_chat_is_in_plain_words(eight):
-    path, _ = eight["Discord's JSON"]
-    text = (path.parent.parent / "outchatDis" / "README.md").read_text()
-    assert "# Chats (Discord's JSON)" in text and "Read as Discord's JSON" in text
-    assert "read by looking" not in text
-
-
-def test_the_plan_says_why_most_rows_were_left_out(tmp_path, capsys):
-    rows = [{"thread": f"t{i // 9}", "user": f"u{i % 3}", "text": f"cup {i}"} for i in range(90)]
-    rows += [{"thread": "t", "user": "u1"}] * 5
-    path = str(write_jsonl(tmp_path / "t.jsonl", rows))
-    flags = ["--build.min_comments", "1", "--build.test_frac", "0", "--build.val_frac", "0"]
-    assert main(["--build.path", path, *flags, "--dry-run"]) == 0
-    assert "unreadable line 5" in capsys.readouterr().out
-
-
 def test_a_text_that_is_no_chat_is_refused(tmp_path):
     (tmp_path / "notes.txt").write_text("Milk, eggs\nand bread")
     with pytest.raises(DataError, match="WhatsApp"):
         import_threads(tmp_path / "notes.txt")
-
-
-def test_lines_of_a_channel_answer_the_one_before(tmp_path, capsys):
-    rows = [{"room": "tea", "who": f"u{i % 3}", "said": f"cup {i}"} for i in range(12)]
-    path = str(write_jsonl(tmp_path / "t.jsonl", rows))
-    columns = ["--build.columns", "{thread: room, user: who, text: said}"]
-    flags = ["--build.path", path, "--build.min_comments", "1", *columns, "--dry-run"]
-    flags += ["--build.test_frac", "0", "--build.val_frac", "0"]
-    assert main(flags) == 0 and "the one before it" in capsys.readouterr().out
-
-
-def test_a_log_without_rows_to_split_names_the_cause(tmp_path, capsys):
-    rows = [{"thread": "t", "user": f"u{i}", "text": f"cup {i}"} for i in range(12)]
-    assert main(["--build.path", str(write_jsonl(tmp_path / "t.jsonl", rows)), "--dry-run"]) == 2
-    assert "activity 11" in (said := capsys.readouterr().err) and "--build.min_comments" in said
 
 
 @pytest.mark.parametrize(
@@ -460,8 +429,8 @@ def test_roles_are_read_in_every_spelling(tmp_path, user, assistant):
         "user_id": "u1",
         "timestamp": 1.7e9,
     }
-    row = map_row("wildchat", raw).shown()
-    assert [m.role for m in row.prompt] == [
+    row = map_row("wildchat", raw)
+    assert [m.role for m in row.messages] == [
         "system",
         "user",
         "assistant",
