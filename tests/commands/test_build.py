@@ -19,7 +19,6 @@ from server import run_under_kills, serving
 
 from humanlm.build import main
 from humanlm.clients.client import ScriptedClient
-from humanlm.clients.protocol import LLMError
 from humanlm.core.basics import DataError, write_jsonl
 from humanlm.core.grammar import parse
 from humanlm.core.records import load_examples, persona_text
@@ -272,17 +271,6 @@ def test_rows_ask_as_training_does(tmp_path):
         ]
 
 
-def test_the_set_with_lossy_personas_has_the_same_rows(tmp_path):
-    built = build(settings(tmp_path, forum(200), dropout=0.6))
-    whole, lossy = table(built.folder, "rl/test"), table(built.folder, "rl/test_dropout")
-    assert [r["extra_info"]["row_id"] for r in whole] == [r["extra_info"]["row_id"] for r in lossy]
-    assert all(
-        len(b["prompt"][0]["content"]) < len(a["prompt"][0]["content"])
-        for a, b in zip(whole, lossy)
-    )
-    assert all(a["prompt"][1:] == b["prompt"][1:] for a, b in zip(whole, lossy))
-
-
 # ---- the same bytes
 
 
@@ -440,52 +428,6 @@ def test_hostile_text_in_the_card_is_harmless(tmp_path):
     assert len(tables) == 1 and {line.count("|") for line in tables} == {4}
 
 
-def test_no_times_at_all_give_an_order_by_hash(tmp_path):
-    built = build(settings(tmp_path, [r | {"timestamp": None} for r in forum()]))
-    assert (
-        "No row has a time" in built.card
-        and check_leakage(load_examples(built.folder / "examples")) == []
-    )
-
-
-def test_mail_becomes_rows_and_copies_count_once(tmp_path):
-    import csv
-
-    mails = []
-    for i in range(30):
-        quoted_mail = (
-            "-----Original Message-----\nFrom: Poe, Kim\nSent: Monday, October "
-            f"{i % 27 + 1:02d}, 2000 9:00 AM\nTo: Ferro, Lee\nSubject: boiler part "
-            f"{i}\n\nDid the boiler number {i} come back from repair yet?"
-        )
-        mails.append(
-            f"Message-ID: <{i}.J@x>\nDate: Tue, {i % 27 + 1:02d} Oct 2000 14:30:00 "
-            "-0700\nFrom: lee.ferro@enron.com\nTo: kim.poe@enron.com\nSubject: Re: "
-            f"boiler part {i}\n\nYes, number {i} is back and it hums like "
-            f"new.\n\n{quoted_mail}\n"
-        )
-    with open(tmp_path / "rows.csv", "w", newline="") as f:
-        out = csv.writer(f)
-        out.writerow(["file", "message"])
-        for i, mail in enumerate(mails):
-            out.writerows(
-                [
-                    [f"ferro-l/sent/{i}", mail],
-                    [f"poe-k/inbox/{i}", mail.replace("back and it", "back\nand it")],
-                ]
-            )
-    built = build(settings(tmp_path, None, source="enron", file="rows.csv", min_comments=5))
-    _met, fates = outcome(built.folder)
-    assert fates.get("repeated id", 0) + fates.get("same content", 0) == 30
-    assert sum(n for k, n in fates.items() if k not in ("repeated id", "same content")) == 30
-    row = table(built.folder, "rl/train")[0]
-    assert (
-        row["extra_info"]["target_user_id"] == "lee.ferro@enron.com"
-        and "boiler" in row["prompt"][1]["content"]
-    )
-    assert "Original Message" not in row["reward_model"]["ground_truth"]
-
-
 def test_an_upload_that_fails_keeps_the_files(tmp_path, capsys):
     write_jsonl(tmp_path / "rows.jsonl", forum(150))
     flags = [
@@ -553,20 +495,6 @@ def test_odd_lines_of_a_log_are_counted_and_nobody_is_called_deleted(tmp_path):
 
 
 # ---- choices
-
-
-def test_filters_by_activity_and_fraction(tmp_path):
-    rows = forum(300, 30)
-    counts = Counter(r["user_id"] for r in rows)
-    built = build(settings(tmp_path, rows, min_comments=10, max_comments=14))
-    assert {e.user_id for e in load_examples(built.folder / "examples")} <= {
-        u for u, n in counts.items() if 10 <= n <= 14
-    }
-    assert outcome(built.folder)[1]["activity"] == sum(
-        n for n in counts.values() if not 10 <= n <= 14
-    )
-    half = build(settings(tmp_path, rows, "half", fraction=0.5, min_comments=2))
-    assert 100 < outcome(half.folder)[1]["fraction"] < 200
 
 
 def test_given_and_fixed_personas(tmp_path):
@@ -654,28 +582,6 @@ def test_personas_by_a_model_see_only_evidence(tmp_path):
         assert not any(e.reply in question for question in asked)
 
 
-def test_failed_personas_are_named_and_dropped(tmp_path):
-    def describe(request):
-        return (
-            "I cannot."
-            if "13 messages" in request.messages[1]["content"]
-            or len(request.messages[1]["content"]) % 2
-            else json.dumps(ANSWER)
-        )
-
-    built = build(
-        settings(tmp_path, forum(), persona={"model": "scripted/echo", "history": 8}),
-        writer=ScriptedClient(describe),
-    )
-    failed = [
-        json.loads(line) for line in (built.folder / "failures.jsonl").read_text().splitlines()
-    ]
-    assert failed and {f["kind"] for f in failed} == {"bad answer"}
-    users = {e.user_id for e in load_examples(built.folder / "examples")}
-    assert not users & {f["id"] for f in failed} and outcome(built.folder)[1]["no persona"] > 0
-    assert f"| bad answer | {len(failed)} |" in built.card
-
-
 def test_a_persona_that_quotes_a_reply_costs_the_row(tmp_path):
     rows = forum()
     target = build(settings(tmp_path, rows, "plain"))
@@ -758,25 +664,6 @@ def test_a_killed_build_keeps_to_its_budget(tmp_path):
         paid = server.stats()["ok"]
         assert kills > 1 and last.returncode == 2 and "over budget" in last.stderr
     assert 7 < paid <= 18
-
-
-def test_thoughts_that_fail_or_tell_leave_the_row_out(tmp_path):
-    def think(request):
-        answer = request.messages[1]["content"].rpartition("# What they answered\n")[2]
-        kind = len(answer) % 3
-        return [answer, "Trees matter to me.", LLMError("bad request", "no")][kind]
-
-    s = settings(tmp_path, forum(), sets=["sft", "thinking_sft"], thinking="scripted/echo")
-    built = build(s, thinker=ScriptedClient(think))
-    plain, thinking = table(built.folder, "sft/train"), table(built.folder, "thinking_sft/train")
-    failed = [
-        json.loads(line) for line in (built.folder / "failures.jsonl").read_text().splitlines()
-    ]
-    assert len(plain) + built.rows["val"] - len(thinking) - len(
-        table(built.folder, "thinking_sft/val")
-    ) == len(failed)
-    assert {f["kind"] for f in failed} == {"bad answer", "bad request"}
-    assert {r["row_id"] for r in thinking}.isdisjoint(f["id"] for f in failed)
 
 
 # ---- the plan and the command

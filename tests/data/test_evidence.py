@@ -4,11 +4,9 @@ import itertools
 import json
 import os
 import random
-from collections import Counter
 from pathlib import Path
 
 import late_evidence
-import numpy as np
 import pytest
 import raw_rows
 from hypothesis import assume, given
@@ -19,7 +17,6 @@ from humanlm.core.basics import DataError, write_jsonl
 from humanlm.core.grammar import parse
 from humanlm.core.records import load_examples
 from humanlm.data.build import GROUPS, build
-from humanlm.data.partition import BEFORE, EVIDENCE, NEWCOMER, TRAIN, choose_evidence
 from humanlm.data.splits import check_leakage
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
@@ -211,39 +208,3 @@ def test_a_percentage_gives_exactly_that_many_rows_and_does_not_leak(tmp_path):
 
 
 # ---- one moment
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_ties_cost_no_more_rows_than_they_must(seed):
-    "Beside a plain loop over people and moments"
-    rng = np.random.default_rng(seed)
-    n, least = 300, seed % 3
-    columns = [
-        rng.permutation(n).astype(np.uint64),
-        rng.integers(0, 20, n).astype(np.uint64),
-        np.arange(n, dtype=np.uint64),
-        times := rng.integers(0, [3, 10, 1000][seed % 3], n).astype(float),
-        times,
-    ]
-    rows = np.rec.fromarrays(columns, names="key, user, context, time, until")
-    used, fate = choose_evidence(rows, np.full(n, TRAIN), history=6, least=least)
-    for user in np.unique(rows.user):
-        mine = np.flatnonzero(rows.user == user)
-        times = Counter(rows.time[mine].tolist())
-        most = min(len(mine) // 2, 6)
-        whole = 0
-        for t in sorted(times):
-            if whole + times[t] > most:
-                break
-            whole += times[t]
-        known = int(used[mine].sum())
-        if whole >= max(least, 1) and most >= least:
-            assert known == whole and not (fate[mine] == BEFORE).any()
-        elif known:
-            assert len(times) > 1 and known == most >= max(least, 1)
-        else:
-            assert set(fate[mine]) == {NEWCOMER if least else TRAIN}
-        predicted = mine[fate[mine] == TRAIN]
-        assert set(fate[mine[used[mine]]]) <= {EVIDENCE}
-        if known and len(predicted):
-            assert rows.time[mine[used[mine]]].max() < rows.time[predicted].min()

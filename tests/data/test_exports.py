@@ -143,34 +143,6 @@ ODD = {
             ("ben", "main", 0),
         ],
     ),
-    "a join, a picture and a reply": (
-        {
-            "d.json": json.dumps(
-                ROOM
-                | {
-                    "messages": [
-                        {"id": "1", "type": "Default", "content": "hi", "author": {"name": "a"}},
-                        {
-                            "id": "2",
-                            "type": "GuildMemberJoin",
-                            "content": "x",
-                            "author": {"name": "b"},
-                        },
-                        {"id": "3", "type": "Default", "content": "yo", "author": {"name": "b"}},
-                        {"id": "4", "type": "Default", "content": "", "author": {"name": "b"}},
-                        {
-                            "id": "5",
-                            "type": "Reply",
-                            "content": "no",
-                            "author": {"name": "c"},
-                            "reference": {"messageId": "1"},
-                        },
-                    ]
-                }
-            )
-        },
-        [("a", "hi", None), ("b", "yo", 0), ("c", "no", 0)],
-    ),
     "a telephone of Germany, several lines, media": (
         {
             "c.txt": "05.12.20, 23:59 - Ann hat die Gruppe erstellt\n"
@@ -230,13 +202,6 @@ ODD = {
             )
         ],
     ),
-    "captions of iOS": (
-        {
-            "_chat.txt": "[31.12.20, 23:59:59] Ann: \u200e<attached: 1-PHOTO.jpg>\nthe sea\n"
-            "[31.12.20, 23:59:59] Ben: mine \u200e<adjunto: 2-PHOTO.jpg>\n"
-        },
-        [("Ann", "the sea", None), ("Ben", "mine", 0)],
-    ),
     "speakers, and an empty conversation first": (
         {
             "d.jsonl": '{"turns": []}\n{"dialogue_id": 7, "turns": [{"speaker": "Ann", '
@@ -244,15 +209,6 @@ ODD = {
             '{"speaker": "Ben", "utterance": "yo"}]}\n'
         },
         [("Ann", "hi", None), ("assistant", "x", 0), ("Ben", "yo", 1)],
-    ),
-    "conversations numbered alike in two files": (
-        {
-            f"{name}.json": json.dumps(
-                [{"id": 0, "conversations": [{"from": "human", "value": f"I am {name}"}]}]
-            )
-            for name in ("ann", "ben")
-        },
-        [("ann", "I am ann", None), ("ben", "I am ben", None)],
     ),
     "one name of two people, a service, a forward": (
         {
@@ -294,29 +250,6 @@ ODD = {
             )
         },
         [("A", "s x.y", None), ("A u2", "me", 0), ("", "n", 1)],
-    ),
-    "calls between names that are no roles": (
-        {
-            "s.json": json.dumps(
-                [
-                    {
-                        "conversations": [
-                            {"from": "Alice", "value": "hi"},
-                            {"from": "function_call", "value": "{}"},
-                            {"from": "Bob", "value": "yo"},
-                        ]
-                    }
-                ]
-            )
-        },
-        [("Alice", "hi", None), ("Bob", "yo", 0)],
-    ),
-    "a table with roles and no person": (
-        {
-            "t.csv": "conversation_id,role,content\n1,Customer,hi\n1,Agent,yo\n"
-            "1,System,closed\n1,Customer,ok\n"
-        },
-        [("t", "hi", None), ("assistant", "yo", 0), ("t", "ok", 1)],
     ),
     "mails of one subject without ids": (
         {

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from raw_rows import CALLED, ROWS, WHEN, comment, said, video
 
 from humanlm.core.basics import write_jsonl
-from humanlm.core.persona import PERSONA_BLOCKS, format_persona
 from humanlm.core.records import Persona
 from humanlm.data.fields import FAULTS, NOTES
 from humanlm.data.files import Faults, RowFault
@@ -204,26 +203,6 @@ def test_what_a_prompt_shows():
     ]
 
 
-@pytest.mark.parametrize(
-    "literal",
-    [
-        "{'a': __import__('os').system('false')}",
-        "{'a': 1",
-        "{1: {2: 3}}",
-        "[None, 'x']",
-    ],
-)
-def test_python_literals_run_nothing_and_break_nothing(literal):
-    raw = raw_rows.amazon()
-    facts = json.loads(raw["prompt"][0]["metadata"]) | {"details": literal}
-    assert (
-        "Title: The Quiet Ferry"
-        in map_row("amazon", raw | {"prompt": [raw["prompt"][0] | {"metadata": facts}]})
-        .messages[0]
-        .content
-    )
-
-
 def test_facts_for_personas_are_found_where_they_are():
     def facts(source, raw):
         return map_row(source, raw).facts
@@ -248,33 +227,7 @@ def test_a_persona_that_is_no_object_is_prose(text):
     assert _read_persona(text, "u") == Persona("u", text)
 
 
-def test_parts_of_released_personas_have_one_name():
-    parts = {
-        "demographics": {"age_group": "30-39"},
-        "interests": ["tea"],
-        "values": ["quiet"],
-        "statistics": ["many"],
-    }
-    spelled = [
-        parts | {name: ["dry"]}
-        for name in ("communication", "communication style", "Communication_Style")
-    ]
-    rows = [
-        map_row("reddit", raw_rows.reddit() | {"persona": json.dumps(persona)})
-        for persona in spelled
-    ]
-    assert [set(json.loads(r.persona)) for r in rows] == [set(PERSONA_BLOCKS)] * 3
-    assert {r.persona for r in rows} == {rows[0].persona} and "age group: 30-39" in format_persona(
-        json.loads(rows[0].persona)
-    )
-
-
 # ---- roots and ids (V3, V6)
-
-
-def test_responses_to_one_article_share_a_root():
-    rows = [map_row("medium", raw_rows.medium(response=f"resp{i}")) for i in range(3)]
-    assert len({r.post_id for r in rows}) == 3 and {r.context_id for r in rows} == {"art1"}
 
 
 def test_mails_of_one_subject_share_a_root():

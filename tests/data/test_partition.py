@@ -12,9 +12,7 @@ from humanlm.data.partition import (
     UNSEEN,
     VAL,
     choose_evidence,
-    count_fates,
     drop_strangers,
-    hash64,
     split,
     splitters,
 )
@@ -27,14 +25,6 @@ def make_rows(key, user, context, time, turn, target):
     "Rows of columns"
     names = "key, user, context, time, until, turn, target"
     return np.rec.fromarrays([key, user, context, time, time, turn, target], names=names)
-
-
-def named_rows(users, contexts, times, turns=None):
-    "Rows from names; the id of a row is user, context, time and turn"
-    turns = turns or [1] * len(users)
-    keys = [f"{u}|{c}|{t}|{n}" for u, c, t, n in zip(users, contexts, times, turns)]
-    hashes = (np.array([*map(hash64, names)], np.uint64) for names in (keys, users, contexts))
-    return make_rows(*hashes, np.array(times, float), np.array(turns), np.ones(len(users), bool))
 
 
 def random_rows(seed, n=400, people=25, talks=30, ties=True, history=0.2):
@@ -108,14 +98,3 @@ def test_held_out_people_are_nowhere_in_training(seed):
     strangers = np.unique(rows.user[np.isin(fate, (TEST, UNSEEN))])
     assert not np.isin(strangers, rows.user[np.isin(fate, (TRAIN, VAL, SEEN))]).any()
     assert len(strangers) == share(len(np.unique(rows.user)), 0.3)
-
-
-def test_separate_discussions_give_the_published_user_split():
-    n = 300
-    rows = named_rows([f"u{i % 10}" for i in range(n)], [f"book {i}" for i in range(n)], range(n))
-    fate = split(rows, "user", test_frac=0.2, val_frac=0.1)
-    counts = count_fates(fate)
-    assert counts["test"] == 60 and counts["test_seen"] == 48 and "unseen" not in counts
-    for user in np.unique(rows.user[fate == SEEN]):
-        mine = rows.user == user
-        assert rows.time[mine & (fate == SEEN)].min() > rows.time[mine & (fate != SEEN)].max()
