@@ -22,47 +22,43 @@ from .files import RowFault
 from .mail import read_who, thread_subject
 
 # %% ../../nbs/data/11_formats.ipynb #Format
-class Format(NamedTuple):
-    "What is particular to one source"
-
-    subject: str  # the paper's name for it
-    media: str  # name of the platform
-    author: Callable[[dict, dict, int], AuthorFacts]  # from message, facts and place
-    user: Callable[[str, dict], AuthorFacts]  # of the reply, from the user id and the facts
-    content: Callable[[dict, dict, int], str]  # what a prompt shows of a message
-    root: Callable[[str, dict, dict], str]  # from post id, message 0 and its facts
-    enrich: tuple[str, ...] = ()  # facts about reply and author for who writes a persona
-    post: tuple[str, ...] = ()  # facts about the post that count something
-    chat: bool = False  # is one side a model?
-
-
 def _who(shown, *ids, names=()):
     "Return an author, without ids and names that are empty"
     return AuthorFacts(
         shown, tuple(dict.fromkeys(filter(None, ids))), tuple(dict.fromkeys(filter(None, names)))
     )
 
-# %% ../../nbs/data/11_formats.ipynb #_raw
+
 def _raw(user_id):
     return "" if HASHED.fullmatch(user_id) else user_id
-
-
-def _content(message, facts=None, place=0):
-    text = message.get("content")
-    if text is not None and not isinstance(text, str):
-        raise RowFault(
-            "wrong type",
-            f"field 'prompt', message {place}: content is {shorten(repr(text))}, not text",
-        )
-    return text or ""
 
 
 def _role(message):
     return known_name(message.get("role"))
 
 
-def _post(post_id, message, facts):
-    return post_id
+def _content(message, facts=None):
+    text = message.get("content")
+    if text is not None and not isinstance(text, str):
+        raise RowFault("wrong type", f"field 'prompt': content is {shorten(repr(text))}, not text")
+    return text or ""
+
+
+def _author(message, facts):
+    return _who(_role(message), _role(message))
+
+
+class Format(NamedTuple):
+    "What is particular to one source; the functions get a message or an id, and facts about it"
+
+    media: str  # name of the platform
+    author: Callable[[dict, dict], AuthorFacts] = _author  # of a message
+    user: Callable[[str, dict], AuthorFacts] = lambda user_id, facts: _who(user_id, user_id)
+    content: Callable[[dict, dict], str] = _content  # what a prompt shows of a message
+    root: Callable[[str, dict, dict], str] = lambda post, message, facts: post  # of message 0
+    enrich: tuple[str, ...] = ()  # facts about reply and author for who writes a persona
+    post: tuple[str, ...] = ()  # facts about the post that count something
+    chat: bool = False  # is one side a model?
 
 # %% ../../nbs/data/11_formats.ipynb #_login
 @lru_cache(maxsize=65536)
@@ -70,7 +66,7 @@ def _login(name):
     return re.sub(r"^/?u/", "", name).casefold()
 
 
-def _reddit_author(message, facts, place=0):
+def _reddit_author(message, facts):
     author = facts.get("author")  # null where a table of all facts has an empty cell
     name = known_name(message.get("role") if author is None else author)
     return _who(name, _login(name))
@@ -100,18 +96,18 @@ def _channel(snippet):
     return known_name(channel.get("value") if isinstance(channel, dict) else channel)
 
 
-def _is_video(facts, place):
+def _is_video(facts):
     kind = facts.get("kind")
     if "#video" in str(kind) or "#comment" in str(kind):
         return "#video" in str(kind)
     found = "has no kind" if kind is None else f"is of kind {shorten(repr(kind), 30)}"
-    raise RowFault("unknown kind of message", f"field 'prompt', message {place} {found}")
+    raise RowFault("unknown kind of message", f"field 'prompt' {found}")
 
 # %% ../../nbs/data/11_formats.ipynb #youtube_author
-def _youtube_author(message, facts, place=0):
+def _youtube_author(message, facts):
     "Say who published a video or wrote a comment"
     snippet, role = _snippet(facts), _role(message)
-    if _is_video(facts, place):
+    if _is_video(facts):
         title = known_name(snippet.get("channelTitle")) or role
         return _who(title, known_name(snippet.get("channelId")), names=[_handle(title)])
     name = known_name(snippet.get("authorDisplayName"))
@@ -139,10 +135,10 @@ def plain_text(
     return unescape(text) if "&" in text else text
 
 # %% ../../nbs/data/11_formats.ipynb #youtube_content
-def _youtube_content(message, facts, place=0):
+def _youtube_content(message, facts):
     "Return what a prompt shows of a video or a comment"
-    text, snippet = _content(message, facts, place), _snippet(facts)
-    if not _is_video(facts, place):
+    text, snippet = _content(message), _snippet(facts)
+    if not _is_video(facts):
         return plain_text(text)
     title = str(snippet["title"]) if isinstance(snippet.get("title"), str) else _role(message)
     about = snippet.get("description") if isinstance(snippet.get("description"), str) else ""
@@ -165,7 +161,7 @@ def _writer(name):
     return known_name(name).lstrip("@")
 
 
-def _medium_author(message, facts, place=0):
+def _medium_author(message, facts):
     role = _role(message)
     return _who(role, _writer(role))
 
@@ -174,9 +170,9 @@ def _medium_user(user_id, facts):
     return _who(_writer(user_id), _raw(_writer(user_id)))
 
 
-def _medium_content(message, facts, place=0):
+def _medium_content(message, facts):
     "Return what a prompt shows: the text without the heading line of the section"
-    text = _content(message, facts, place)
+    text = _content(message)
     first, line_end, rest = text.partition("\n")
     return rest.lstrip("\n") if line_end and first.strip() == "POLITICS" else text
 
@@ -225,13 +221,13 @@ _PRODUCT = {
 }
 
 
-def _amazon_author(message, facts, place=0):
+def _amazon_author(message, facts):
     "Return the shop that sells the product"
     shop = f"Amazon store: {known_name(facts.get('store')) or _role(message) or 'unknown'}"
     return _who(shop, shop)
 
 # %% ../../nbs/data/11_formats.ipynb #amazon_content
-def _amazon_content(message, facts, place=0):
+def _amazon_content(message, facts):
     "Return what a prompt shows of a product: the path to it and what its page says"
     path = _shown(_value(facts, "categories"), " > ") or _shown(facts.get("main_category"))
     values = {label: _value(facts, name) for label, (name, _) in _PRODUCT.items()}
@@ -239,21 +235,12 @@ def _amazon_content(message, facts, place=0):
         values["Author"] = {k: author.get(k) for k in ("name", "about")}
     texts = {label: _shown(value, _PRODUCT[label][1]) for label, value in values.items()}
     if not texts["Title"] and not texts["Description"]:
-        return _content(message, facts, place)
+        return _content(message)
     lines = [f"{label}: {text}" for label, text in texts.items() if text]
     return "\n".join([path, *lines] if path else lines)
 
-# %% ../../nbs/data/11_formats.ipynb #chat_user
-def _chat_author(message, facts, place=0):
-    role = _role(message)
-    return _who(role, role)
-
-
-def _same_user(user_id, facts):
-    return _who(user_id, user_id)
-
 # %% ../../nbs/data/11_formats.ipynb #enron_author
-def _enron_author(message, facts, place=0):
+def _enron_author(message, facts):
     "Say who wrote a mail, by address or, where a quotation has none, by name"
     who, sender = read_who(_role(message)), read_who(known_name(facts.get("from")))
     name = who.name or sender.name
@@ -271,69 +258,48 @@ def _enron_root(post_id, message, facts):
     return f"subject:{_digest(subject)}" if subject else post_id
 
 # %% ../../nbs/data/11_formats.ipynb #formats
-_MEDIUM_PROFILE = (
-    "counts.claps",
-    "counts.voters",
-    "counts.views",
-    "counts.publication_id",
-    "bio",
-    "fullname",
-    "followers_count",
-    "following_count",
-    "twitter_username",
-    "tier",
-    "tags_followed",
-)
-_VIDEO = ("statistics.viewCount", "statistics.likeCount", "statistics.commentCount")
+_PROFILE = "bio fullname followers_count following_count twitter_username tier tags_followed"
+_COUNTS = ("counts.claps", "counts.voters", "counts.views", "counts.publication_id")
 
 # Source → what is particular to it. Add a line to read another source.
 formats: dict[str, Format] = {
     "youtube": Format(
-        "News",
         "Youtube",
         _youtube_author,
         _youtube_user,
         _youtube_content,
         _youtube_root,
-        post=_VIDEO,
+        post=("statistics.viewCount", "statistics.likeCount", "statistics.commentCount"),
     ),
     "amazon": Format(
-        "Book",
         "Amazon",
         _amazon_author,
-        _same_user,
-        _amazon_content,
-        _post,
-        ("rating", "verified_purchase", "helpful_vote"),
-        ("average_rating", "rating_number"),
+        content=_amazon_content,
+        enrich=("rating", "verified_purchase", "helpful_vote"),
+        post=("average_rating", "rating_number"),
     ),
     "reddit": Format(
-        "Opinion",
         "Reddit",
         _reddit_author,
         _reddit_user,
-        _content,
-        _reddit_root,
+        root=_reddit_root,
         post=("score", "upvote_ratio", "num_comments"),
     ),
     "medium": Format(
-        "Politics",
         "Medium",
         _medium_author,
         _medium_user,
         _medium_content,
         _medium_root,
-        _MEDIUM_PROFILE,
+        (*_COUNTS, *_PROFILE.split()),
         ("claps", "voters", "responses_count"),
     ),
-    "wildchat": Format("Chat", "WildChat", _chat_author, _same_user, _content, _post, chat=True),
+    "wildchat": Format("WildChat", chat=True),
     "enron": Format(
-        "Email",
         "Enron",
         _enron_author,
         _enron_user,
-        _content,
-        _enron_root,
-        ("subject", "x_folder", "x_origin"),
+        root=_enron_root,
+        enrich=("subject", "x_folder", "x_origin"),
     ),
 }

@@ -86,8 +86,8 @@ def map_row(
     messages = [(m, read_facts(m.get("metadata"), notes)) for m in prompt]
     root = form.root(post, *messages[0])
     digest, context = sha256(f"{source}\n{root}".encode("utf-8", "replace")), []
-    for place, (message, about) in enumerate(messages):
-        text, who = form.content(message, about, place), form.author(message, about, place)
+    for message, about in messages:
+        text, who = form.content(message, about), form.author(message, about)
         digest.update(b"\0" + text.encode("utf-8", "replace"))
         role, name = speakers.call(who, about)
         context.append((f"{root}/{digest.hexdigest()[:12]}", role, name, text, _when(about)))

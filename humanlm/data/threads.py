@@ -309,20 +309,15 @@ def _is_name(match):
 def _with_times(rows, cols):
     "Put the years of dates first; the column that comes of it says how the others were read"
     times = [str(row.values.get(cols.time) or "") for row in rows]
-    if not any(map(YEAR_LAST.match, times)):
+    dates = [date.groups() for date in map(YEAR_LAST.match, times) if date]
+    if not dates:
         return cols
+    first, second = (max(int(date[place]) for date in dates) for place in (0, 2))
     american = any(re.search(r"\d\s?[ap]\.?\s?m\b", time, re.I) for time in times)
-    readings = []
-    for days_first in (not american, american):
-        texts = [_year_first(time, days_first) for time in times]
-        moments = [utc_seconds(text) for text in texts]
-        steps = pairwise(moment for moment in moments if moment is not None)
-        faults = moments.count(None), sum(later < earlier for earlier, later in steps)
-        readings.append((faults, days_first, texts))
-    _, days_first, texts = min(readings, key=itemgetter(0))  # the first of two that fit alike
+    days_first = second <= 12 and (first > 12 or not american)
     name = f"{cols.time} ({'days' if days_first else 'months'} first)"
-    for row, text in zip(rows, texts):
-        row.values[name] = text
+    for row, time in zip(rows, times):
+        row.values[name] = _year_first(time, days_first)
     return cols._replace(time=name)
 
 
