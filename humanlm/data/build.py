@@ -207,10 +207,10 @@ def select_from(s: Settings, store: RowStore) -> Plan:
 def _refuse_leaks(leaks: Sequence[Leak], c: BuildConfig) -> None:
     "Raise `DataError` if anything leaks; published splits may share root contexts"
     shared = c.split in ("published", "turn_published")
-    found = [leak for leak in leaks if leak.times]
-    found = [leak for leak in found if not (shared and leak.what.startswith("root context"))]
-    if found:
-        lines = (f"{leak.what}: {leak.times}" for leak in found)
+    leaking = [leak for leak in leaks if leak.times]
+    leaking = [x for x in leaking if not (shared and x.what.startswith("root context"))]
+    if leaking:
+        lines = (f"{leak.what}: {leak.times}" for leak in leaking)
         raise DataError("\n  - ".join(["The build leaks:", *lines]))
 
 

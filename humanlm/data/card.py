@@ -54,7 +54,7 @@ def _split_table(
 
 # %% ../../nbs/data/28_card.ipynb #provenance
 def provenance(s: Settings, plan: Plan) -> Iterator[str]:
-    "Say in sentences how a data set was made"
+    "Return sentences on how a data set was made"
     c, p = s.build, s.persona
     who = {
         "rules": "written by rules (counts and word lists)",

@@ -171,11 +171,11 @@ def chats_source(
     "Return a reader of chats of two people"
 
     def entries(faults: Faults) -> Iterator[Entry]:
-        chats, said = read_chats(path), set()
+        chats, before = read_chats(path), set()
         for chat in without_names(chats, call) if call else chats:
             for i, (user, text, time) in enumerate(chat.turns):
                 id, words = f"{chat.id}/{i}", (user, " ".join(text.casefold().split()))
-                again, _ = words in said, said.add(words)
+                again, _ = words in before, before.add(words)
                 if kind := _turn_fault(chat, i, again):
                     faults.add(kind, f"{id}: {text}")
                     continue

@@ -77,7 +77,7 @@ def _pick(
 def data_fingerprint(
     examples: Iterable[Example],  # in any order
 ) -> str:
-    "Give 16 hex digits that stand for the rows, whatever their order"
+    "Return 16 hex digits that stand for the rows, whatever their order"
     return fingerprint(sorted(examples, key=lambda e: e.id))
 
 # %% ../../nbs/data/07_dataset.ipynb #prepare_examples

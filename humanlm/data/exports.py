@@ -36,7 +36,7 @@ def _first(values: dict, *names: str) -> Any:  # None: none of them is there
 
 # %% ../../nbs/data/13_exports.ipynb #_words
 def _words(content: Any) -> str:
-    "Give the text of a message"
+    "Return the text of a message"
     parts = content if isinstance(content, list) else [content]
     spoken = [p for p in parts if not isinstance(p, dict) or p.get("type") not in _THOUGHTS]
     texts = [p.get("text") if isinstance(p, dict) else p for p in spoken]
@@ -281,7 +281,7 @@ class _Form(NamedTuple):
     "How a form of export is known, and who reads it"
 
     fits: Callable[[Path, dict, str], Any]  # from path, first object and head of the text
-    read: Callable[[Path, Faults | None], Iterator[FileRow]]
+    read: Callable[[Path, Faults], Iterator[FileRow]]
 
 
 def _has(values: dict, *names: str) -> bool:

@@ -36,7 +36,7 @@ _NAMES = {name: source for source, others in SOURCES.items() for name in (source
 def source_name(
     name: str,  # in any of the naming schemes, with or without its owner on the hub
 ) -> str:
-    "Give our name of a source; `DataError` suggests the nearest"
+    "Return our name of a source; `DataError` suggests the nearest"
     plain = str(name).casefold().rpartition("/")[2].replace("-", "_").removeprefix("humanual_")
     if plain not in _NAMES:
         raise DataError(f"Unknown source {shorten(repr(name))}.{near_miss(plain, _NAMES)}")
@@ -139,7 +139,7 @@ class AuthorFacts(NamedTuple):
 def known_name(
     value: Any,  # author or user id as found
 ) -> str:
-    "Give an author as text; empty where nobody knows"
+    "Return an author as text; empty where nobody knows"
     text = value.strip() if isinstance(value, str) else str(value) if type(value) is int else ""
     return "" if text in GONE else text
 
@@ -149,7 +149,7 @@ HASHED = re.compile(r"[0-9a-f]{16}(?:[0-9a-f]{48})?")
 
 @lru_cache(maxsize=65536)
 def digests(name):
-    "Give the hashes under which a name was published"
+    "Return the hashes under which a name was published"
     return tuple(make(name.encode("utf-8", "replace")).hexdigest() for make in (sha256, md5, sha1))
 
 # %% ../../nbs/data/10_fields.ipynb #chat_role
@@ -169,7 +169,7 @@ _ROLE_OF = {name: role for role, names in _ROLES.items() for name in names.split
 def chat_role(
     name: str,  # as a log spells it
 ) -> str:  # user | assistant | system | tool; "" it is no role
-    "Give the role that a name of a speaker stands for"
+    "Return the role that a name of a speaker stands for"
     plain = re.sub(r"[\W_]+", "", str(name)).casefold().removesuffix("message")
     return _ROLE_OF.get(plain) or ("assistant" if "gpt" in plain else "")
 

@@ -429,7 +429,7 @@ def time_note(
     value: Any,  # as found in a row
     earliest: float = 0.0,  # UTC seconds
 ) -> str:  # a key of `TIME_NOTES`, or "" for nothing
-    "Say what is odd about a time"
+    "Return what is odd about a time"
     time = utc_seconds(value)
     if time is None:
         missing = value in (None, "", 0, "0") or value != value

@@ -100,12 +100,12 @@ def _is_video(facts):
     kind = facts.get("kind")
     if "#video" in str(kind) or "#comment" in str(kind):
         return "#video" in str(kind)
-    found = "has no kind" if kind is None else f"is of kind {shorten(repr(kind), 30)}"
-    raise RowFault("unknown kind of message", f"field 'prompt' {found}")
+    what = "has no kind" if kind is None else f"is of kind {shorten(repr(kind), 30)}"
+    raise RowFault("unknown kind of message", f"field 'prompt' {what}")
 
 # %% ../../nbs/data/11_formats.ipynb #youtube_author
 def _youtube_author(message, facts):
-    "Say who published a video or wrote a comment"
+    "Return who published a video or wrote a comment"
     snippet, role = _snippet(facts), _role(message)
     if _is_video(facts):
         title = known_name(snippet.get("channelTitle")) or role
@@ -129,7 +129,7 @@ _TAG = re.compile(r"</?(?:a|b|i|u|s|em|strong|span|p|br)\b[^<>]{0,2000}>", re.I)
 def plain_text(
     text: str,  # of a comment, perhaps with markup
 ) -> str:
-    "Give a comment as its readers see it"
+    "Return a comment as its readers see it"
     if "<" in text:
         text = _TAG.sub(lambda tag: "\n" if tag[0][:3].casefold() == "<br" else "", text)
     return unescape(text) if "&" in text else text
@@ -241,7 +241,7 @@ def _amazon_content(message, facts):
 
 # %% ../../nbs/data/11_formats.ipynb #enron_author
 def _enron_author(message, facts):
-    "Say who wrote a mail, by address or, where a quotation has none, by name"
+    "Return who wrote a mail, by address or, where a quotation has none, by name"
     who, sender = read_who(_role(message)), read_who(known_name(facts.get("from")))
     name = who.name or sender.name
     return _who(who.address or name, who.address, names=[name])

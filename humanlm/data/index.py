@@ -80,7 +80,7 @@ _SHOWN = ("texts", "shown", "text", "reply", "completion", "answer", "turns")
 
 
 def _listed(at: str, row: Mapping[str, Any] | DataError) -> Listed | None:
-    "Say what a list shows of an object: what names it, its numbers, its texts"
+    "Return what a list shows of an object: what names it, its numbers, its texts"
     if isinstance(row, DataError):
         return None
     facts = {
@@ -214,7 +214,7 @@ class Records:
         raise self._missing(at)
 
     def menu(self, step: str = "") -> dict[str, list[str]]:
-        "Say what there is to choose, in a step or in all: facts, and names of numbers"
+        "Return what there is to choose, in a step or in all: facts, and names of numbers"
         rows = [listed for _, _, listed in self.rows() if listed]
         rows = [row for row in rows if step in ("", row.facts.get("step"))]
         menu = {

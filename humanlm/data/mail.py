@@ -78,7 +78,7 @@ _ANSWER = re.compile(r"(?:\s*(?:re|fwd?|aw|wg|sv|tr)\s*(?:\[[0-9]{1,3}\])?\s*:)+
 def thread_subject(
     subject: str,  # as written
 ) -> str:
-    "Give what the subjects of a conversation share; empty where that could be any conversation"
+    "Return what the subjects of a conversation share; empty where that could be any conversation"
     bare = " ".join(_ANSWER.sub("", subject[:400], count=1).casefold().split())
     return bare if len(re.findall(r"\w+", bare)) > 1 else ""
 
@@ -133,7 +133,7 @@ def _page_text(page):
 
 # %% ../../nbs/data/09_mail.ipynb #plain-body
 def _body(message):
-    "Give the text of a mail, without what is attached: the plain one, else that of its page"
+    "Return the text of a mail, without what is attached: the plain one, else that of its page"
     plain = "\n".join(_texts(message, "text/plain"))
     return plain if plain.strip() else "\n".join(map(_page_text, _texts(message, "text/html")))
 
@@ -162,7 +162,7 @@ def _decode(data, charset):
 
 
 def _header(message, name):
-    "Give a header in one line, decoded"
+    "Return a header in one line, decoded"
     text = str(message.get(name, ""))[:20_000]
     with suppress(HeaderParseError):
         text = "".join(
@@ -264,7 +264,7 @@ _LETTERS = re.compile(r"\W+")
 
 
 def letters(text: str) -> str:
-    "Give a text without spaces, marks and case"
+    "Return a text without spaces, marks and case"
     return _LETTERS.sub("", text.casefold())
 
 # %% ../../nbs/data/09_mail.ipynb #body_key

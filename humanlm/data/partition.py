@@ -26,7 +26,7 @@ Rows = Any
 def hash64(
     text: str | bytes,  # any name or content
 ) -> int:  # the same in every process
-    "Give a 64-bit number that stands for a text"
+    "Return a 64-bit number that stands for a text"
     data = text.encode("utf-8", "replace") if isinstance(text, str) else text
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 

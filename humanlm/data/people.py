@@ -135,7 +135,7 @@ class Voices:
         return Voice(replace(persona, text=hidden(persona.text), fields=fields))
 
     def misfit(self, entry: Entry) -> str:
-        "Say which fate a row meets for its persona; empty if they go together"
+        "Return which fate a row meets for its persona; empty if they go together"
         voice = self.of(entry)
         fields = voice.persona.fields
         if fields and persona_items(fields) < self.c.fewest_items:

@@ -34,7 +34,7 @@ def pseudonym(
     name: str,  # in any spelling: Oak_7, u/oak_7, @oak_7
     salt: bytes,  # secret of a build
 ) -> str:  # "" stays: nobody is known
-    "Give the name that stands for a name"
+    "Return the name that stands for a name"
     return _drawn(_spelling(name), salt) if name else ""
 
 # %% ../../nbs/data/23_pseudonyms.ipynb #hide_names

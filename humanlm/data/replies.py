@@ -54,7 +54,7 @@ def _turn_fault(turn: ThreadTurn, robots: set[str], places: Mapping[str, int]) -
         "undated line": not all(m.id in places for m in turn.lines),
         "automatic account": turn.author in robots,
         "unknown author": not turn.author,  # deleted accounts are not one person
-        "empty line": turn.replies and not (turn.text and turn.parent.text),
+        "empty line": turn.replies and not (turn.text and turn.parent and turn.parent.text),
     }
     return next((fault for fault, holds in checks.items() if holds), "")
 
@@ -77,7 +77,7 @@ def thread_entries(
             root if turn.replies else "",
             hide_user(turn.text, names) if turn.replies else lines[0].content,
             without_user(_context(turn), names) if turn.replies else (),
-            first.time,
+            first.time if isinstance(first.time, float) else None,
             target=turn.replies,
             places=(float(places[first.id]), float(last)),
         )

@@ -114,13 +114,13 @@ class Plan(NamedTuple):
         return count_fates(self.fate, MEANING)
 
     def rows(self, name: str) -> np.ndarray:
-        "Give the entries of a fate in the order of time"
+        "Return the entries of a fate in the order of time"
         rows = np.flatnonzero(self.fate == CODE[name])
         return rows[np.argsort(self.rank[rows])]
 
 # %% ../../nbs/data/25_selection.ipynb #listed
 def listed(counts: Mapping[str, int]) -> str:
-    "Say counts in a line"
+    "Return counts in a line"
     return ", ".join(f"{name} {n:,}" for name, n in counts.items()) or "none"
 
 # %% ../../nbs/data/25_selection.ipynb #_sift

@@ -63,7 +63,7 @@ def quoted_share(
     text: str,  # what may have been copied
     source: str,  # where it may have been copied from
 ) -> float:  # in [0, 1]; 0 for fewer than five words
-    "Give the share of the word triples of `text` that occur in `source`"
+    "Return the share of the word triples of `text` that occur in `source`"
     triples = _triples(text)
     return len(triples & _triples(source)) / len(triples) if len(triples) > 2 else 0.0
 

@@ -70,7 +70,7 @@ def _column_map(
     columns: Mapping[str, str | None] | None,  # field → column, fields as in `FIELDS`
     names: Sequence[str],  # the columns that exist
 ) -> _ColumnMap:
-    "Say which column holds what: as named, else by our own names, else by the one that looks so"
+    "Return which column holds what: as named, else by our own names, else by the one that looks so"
     named, columns = columns or {}, dict(columns or {})
     for name, column in named.items():
         if name not in FIELDS:
@@ -109,7 +109,7 @@ LINES = {
 
 # %% ../../nbs/data/14_threads.ipynb #sample_threads
 def sample_threads() -> Path:
-    "Give the path of the small invented channel that ships with the package"
+    "Return the path of the small invented channel that ships with the package"
     return Path(str(files("humanlm") / "fixtures" / "threads.jsonl"))
 
 # %% ../../nbs/data/14_threads.ipynb #Line
@@ -200,7 +200,7 @@ def _by_time(lines):
 
 def _pauses(lines: Sequence[_Line]) -> list[float]:
     "List the seconds between lines that have a time"
-    times = [line.message.time for line in lines if line.message.time is not None]
+    times = [t for line in lines if isinstance(t := line.message.time, float)]
     return [b - a for a, b in pairwise(times)]
 
 
@@ -332,7 +332,7 @@ def _year_first(time, days_first):
 
 # %% ../../nbs/data/14_threads.ipynb #_told
 def _plan(form, cols, previous, unused):
-    "Say how a file is read"
+    "Return how a file is read"
     fields = (n if n == c else f"{n}: {c}" for n, c in cols._asdict().items() if c)
     how = form or f"a table with {', '.join(fields)}"
     how += f", {cols.time}" if form and cols.time != "time" else ""
@@ -344,7 +344,7 @@ def _plan(form, cols, previous, unused):
 def moments(
     threads: Sequence[Thread],  # in order
 ) -> dict[str, int]:  # id of a line → its place; lines that look alike share one
-    "Say what was written before what, line by line"
+    "Return what was written before what, line by line"
     lines = [(m.time, t.id, m) for t in threads for m in t.messages]
     dated = sorted((line for line in lines if line[0] is not None), key=itemgetter(0))
     alike, places = defaultdict(list), {}

@@ -73,7 +73,7 @@ class Made:
         levels: tuple[str, ...],  # what is asked
         thinking: bool | None = None,  # None: as the config says
     ) -> str:
-        "Give the system message, which is made once for all rows of a person"
+        "Return the system message, which is made once for all rows of a person"
         systems, key = self.voice.systems, (self.split, levels, thinking, c.item_dropout)
         if key not in systems:
             systems[key] = parts_text(prompt(self.example, levels, c, thinking)[0]["content"])
@@ -154,7 +154,7 @@ def _spaced_json(value: Any) -> str:
 # %% ../../nbs/data/27_training_rows.ipynb #schemas
 @lru_cache
 def _schemas():
-    "Give the columns of each set: set → schema"
+    "Return the columns of each set: set → schema"
     import pyarrow as pa
 
     def struct(names, **others):

@@ -23,7 +23,7 @@ _HATCH = "repeating-linear-gradient(45deg,rgba(128,128,128,.22) 0 3px,transparen
 def score_style(
     value: float,  # in [0, 1]; nan = no score
 ) -> str:  # CSS declarations
-    "Give the colours of a score: deeper blue for more, hatched for none"
+    "Return the colours of a score: deeper blue for more, hatched for none"
     if math.isnan(value):
         return f"background:{_HATCH}"
     depth = 0.05 + 0.85 * min(1.0, max(0.0, value))
@@ -80,8 +80,8 @@ def example_html(
         for n, s in (example.states or {}).items()
     )
     states = tag("dl", *(part for item in items for part in item))
-    known = fold("Known states (synthetic)", states) if example.states else ""
-    return tag("div", title, tag("br"), persona, style=style) + shown + known
+    truth = fold("Known states (synthetic)", states) if example.states else ""
+    return tag("div", title, tag("br"), persona, style=style) + shown + truth
 
 # %% ../../nbs/data/05_viz.ipynb #spread
 def spread(
