@@ -45,7 +45,7 @@ def chitchat_file() -> Path:
     return Path(package.origin).with_name("dataset.json")
 
 # %% ../../nbs/data/16_chitchat.ipynb #read_chats
-class _Turn(NamedTuple):
+class _ChatTurn(NamedTuple):
     "What one person sent before the other one answered"
 
     user: str
@@ -57,7 +57,7 @@ class Chat(NamedTuple):
     "The turns of a chat, in order"
 
     id: str
-    turns: list[_Turn]
+    turns: list[_ChatTurn]
     people: frozenset[str]
     end: float  # time of the last message, UTC seconds
 
@@ -83,7 +83,7 @@ def read_chats(
 
 def _turn(messages):
     text = "\n".join(filter(None, (m.text.strip() for m in messages)))
-    return _Turn(messages[0].sender, text, messages[0].timestamp.timestamp())
+    return _ChatTurn(messages[0].sender, text, messages[0].timestamp.timestamp())
 
 # %% ../../nbs/data/16_chitchat.ipynb #without_names
 _GREETED = re.compile(
@@ -137,7 +137,7 @@ def without_names(
             t = _MARKED.sub(lambda m: call(m[0]), t)
             return pattern.sub(lambda m: words[m[0].casefold()], t) if pattern else t
 
-        turns = [_Turn(call(turn.user), text(turn.text), turn.time) for turn in chat.turns]
+        turns = [_ChatTurn(call(turn.user), text(turn.text), turn.time) for turn in chat.turns]
         return chat._replace(turns=turns, people=frozenset(map(call, chat.people)))
 
     return [shown(chat) for chat in chats]
