@@ -8,6 +8,7 @@ __all__ = ['Source', 'EARLIEST', 'Entry', 'map_row', 'hide_user', 'without_user'
 # %% ../../nbs/data/12_rows.ipynb #exported-imports
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -22,15 +23,12 @@ from humanlm.data.fields import (
     HASHED,
     AuthorFacts,
     chat_role,
-    decode_field,
-    decode_prompt,
     digests,
     fact_at,
     known_name,
-    read_facts,
     source_name,
 )
-from .files import Faults, RowFault, read_rows, time_note, utc_seconds
+from .files import Faults, RowFault, read_json, read_rows, time_note, utc_seconds
 from .formats import Format, formats, plain_text
 from .mail import mail_rows
 
@@ -74,7 +72,7 @@ def map_row(
 ) -> Entry:
     "Read a row of the published shape; `RowFault` says why it cannot be used"
     source, notes = source_name(source), {} if notes is None else notes
-    form, facts = formats[source], read_facts(raw.get("metadata"), notes)
+    form, facts = formats[source], _facts(raw.get("metadata"), notes)
     speakers = _Speakers(form, _user(form, raw, facts), notes)
     reply, post, user = _reply(source, raw), known_name(raw.get("post_id")), speakers.user.shown
     if not post:
@@ -82,8 +80,8 @@ def map_row(
     time = utc_seconds(raw.get("timestamp"))
     if note := time_note(raw.get("timestamp"), EARLIEST):
         notes[note] = "" if note == "time missing" else shorten(repr(raw["timestamp"]), 60)
-    prompt = decode_prompt(_needed(raw, "prompt"))
-    messages = [(m, read_facts(m.get("metadata"), notes)) for m in prompt]
+    prompt = _messages(_needed(raw, "prompt"))
+    messages = [(m, _facts(m.get("metadata"), notes)) for m in prompt]
     root = form.root(post, *messages[0])
     digest, context = sha256(f"{source}\n{root}".encode("utf-8", "replace")), []
     for message, about in messages:
@@ -130,6 +128,39 @@ def _user(form, raw, facts):
         raise RowFault("unknown author", f"field 'user_id' holds {shorten(repr(value))}")
     return user
 
+# %% ../../nbs/data/12_rows.ipynb #decode_prompt
+def _decoded(value, field):
+    "Read a field that may be JSON; `RowFault` where it is broken"
+    if not isinstance(value, str):
+        return value
+    try:
+        return read_json(value)
+    except (ValueError, RecursionError) as e:
+        raise RowFault("broken JSON", f"field {field!r}: {shorten(e)}") from e
+
+
+def _messages(prompt):
+    "Read the messages before a reply; `RowFault` says what is wrong"
+    prompt = _decoded(_decoded(prompt, "prompt"), "prompt")  # some are packed twice
+    if not isinstance(prompt, (list, tuple)) or not all(isinstance(m, dict) for m in prompt):
+        what = f"expected messages with role and content, got {shorten(repr(prompt))}"
+        raise RowFault("wrong type", f"field 'prompt': {what}")
+    if not prompt:
+        raise RowFault("no context", "field 'prompt' is empty")
+    return prompt
+
+
+def _facts(value, notes):
+    "Read facts about a text; what cannot be read is noted, and none are given"
+    facts = value or {}
+    if isinstance(value, str) and value:
+        with suppress(ValueError):
+            facts = read_json(value)
+    if isinstance(facts, dict):
+        return facts
+    notes["metadata unreadable"] = shorten(repr(value), 60)
+    return {}
+
 # %% ../../nbs/data/12_rows.ipynb #_reply
 def _reply(source, raw):
     processed = "ground_truth" in raw and "completion" not in raw
@@ -149,7 +180,7 @@ def _persona(raw):
     "Return the persona that came with a row, its parts named as ours: JSON, or prose"
     persona = raw.get("persona")
     if isinstance(persona, str) and re.match(r'\s*\{\s*["}]', persona):  # no prose
-        persona = decode_field(persona, "persona")
+        persona = _decoded(persona, "persona")
     if not isinstance(persona, dict):
         return persona if isinstance(persona, str) else ""
     parts = {_part(name): value for name, value in persona.items()}

@@ -1,6 +1,5 @@
 "Evidence lies before what it helps to predict, message by message; shares are exact."
 
-import itertools
 import json
 import os
 import random
@@ -8,7 +7,6 @@ from pathlib import Path
 
 import late_evidence
 import pytest
-import raw_rows
 from hypothesis import assume, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -163,45 +161,6 @@ def test_lines_without_a_time_are_neither_evidence_nor_predicted(tmp_path):
 
 
 # ---- shares
-
-
-def forum(people=40, each=12, posts=60, when=lambda i: 60 * i):
-    "Rows of a forum; everybody answers equally often"
-
-    def row(i):
-        user, post = f"person_{i % people}", i * posts // (people * each)
-        return raw_rows.row(
-            [raw_rows.said("ann_07", f"about {post}", author="ann_07")],
-            " ".join([*random.Random(i).choices(WORDS, k=9), f"{i}"]),
-            f"post_{post}",
-            user,
-            {},
-            1_600_000_000 + when(i),
-        )
-
-    return [row(i) for i in range(people * each)]
-
-
-def test_a_percentage_gives_exactly_that_many_rows_and_does_not_leak(tmp_path):
-    ids, kept = {}, dict(source="reddit", columns={}, known_users=True, test_frac=0.1)
-    for percent in (100, 55, 10):
-        built = build(settings(tmp_path, forum(), f"p{percent}", train_percent=percent, **kept))
-        ids[percent] = load_examples(built.folder)
-        train, test = (
-            {e.user_id for e in ids[percent] if e.split == split} for split in ("train", "test")
-        )
-        assert (
-            built.rows["train"] == round(percent / 100 * sum(e.split == "train" for e in ids[100]))
-            and test <= train
-        )
-        assert (
-            "tested person without a training row" in built.card
-            and check_leakage(ids[percent]) == []
-        )
-        line = next(x for x in built.card.splitlines() if x.startswith("| train |"))
-        assert line.split("|")[4].strip() == str(len(train))
-    chosen = [{e.id for e in ids[p] if e.split == "train"} for p in (10, 55, 100)]
-    assert all(a < b for a, b in itertools.pairwise(chosen))
 
 
 # ---- long evidence

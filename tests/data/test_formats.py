@@ -1,6 +1,5 @@
 "Six sources, one row: identities, faults, files, and what real data look like."
 
-import copy
 import json
 import os
 from hashlib import md5, sha256
@@ -228,18 +227,6 @@ def test_a_persona_that_is_no_object_is_prose(text):
 
 
 # ---- roots and ids (V3, V6)
-
-
-def test_mails_of_one_subject_share_a_root():
-    one, two = raw_rows.enron(), raw_rows.enron()
-    two["post_id"], two["prompt"][0]["metadata"]["subject"] = (
-        "enron_ff",
-        "Fwd: RE: gas prices  in May",
-    )
-    lunch = copy.deepcopy(one) | {"post_id": "enron_aa"}
-    lunch["prompt"][0]["metadata"]["subject"] = "Re: Lunch"
-    assert map_row("enron", one).context_id == map_row("enron", two).context_id
-    assert map_row("enron", lunch).context_id == "enron_aa"
 
 
 @each_source
