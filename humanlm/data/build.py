@@ -32,7 +32,7 @@ from humanlm.core.basics import (
     to_json,
 )
 from ..core.config import Settings
-from ..core.records import Example, load_examples
+from ..core.records import Example, persona_text
 from humanlm.core.runs import (
     CHARGES,
     alone,
@@ -287,9 +287,21 @@ class _Build:
         return forms[-1]
 
     def run(self, writer: ChatClient | None, thinker: ChatClient | None) -> Built:
-        s, c, p = self.s, self.s.build, self.s.persona
+        c, p = self.s.build, self.s.persona
         writer = writer or (self.client(p.model, "personas") if p.asks else None)
         thinker = thinker or (self.client(c.thinking, "thoughts") if c.thinks else None)
+        sets, account = self.prepare(writer, thinker)
+        notes = sets.all(self.tell)
+        lost = [failure for note in notes.values() for failure in note["lost"]]
+        account = account._replace(failures=[*account.failures, *lost], notes=notes)
+        clients = [client for client in (writer, thinker) if client]
+        return self.finish(sets.folder, account, clients)
+
+    def prepare(
+        self, writer: ChatClient | None = None, thinker: ChatClient | None = None
+    ) -> tuple[Writer, Account]:
+        "Read, decide and describe people; return who writes rows, and what a card tells so far"
+        s, c, p = self.s, self.s.build, self.s.persona
         store, made = RowStore(self.folder / ".build" / "rows"), self.folder / ".build" / "made"
         form = self.read(store)
         plan, people, failures = select_from(s, store), {}, []
@@ -306,18 +318,18 @@ class _Build:
         _require_splits(plan, c)
         _refuse_leaks(leaks := find_leaks(plan, c.drops_strangers), c)
         media = "" if c.source == "threads" else media  # its own name
-        notes = Writer(made, store, plan, voices, c, s.hierarchy, media, thinker).all(self.tell)
+        sets = Writer(made, store, plan, voices, c, s.hierarchy, media, thinker)
         account = Account(
             f"Rows of {c.source}",  # the file may be named after a person
             c.about,
             without_details(store.faults) if p.pseudonyms else store.faults,
             plan,
             leaks,
-            failures + [failure for note in notes.values() for failure in note["lost"]],
-            notes,
+            failures,
+            {},
             [*provenance(s, plan), f"Read as {form}."],
         )
-        return self.finish(made, account, [client for client in (writer, thinker) if client])
+        return sets, account
 
     def finish(self, made: Path, account: Account, clients: Sequence[ChatClient]) -> Built:
         "Move what was made into the folder, with card and records"
@@ -363,7 +375,7 @@ def built_examples(
 ) -> tuple[tuple[Example, ...], str]:  # split; the card
     "Return the examples of a log, or of chats with the defaults of `CHATS`"
     with TemporaryDirectory() as folder:
-        places = {"path": path, "out": f"{folder}/built", "sets": []}
+        places = {"path": path, "out": folder, "sets": []}
         if source == "chitchat":
             chosen, persona = _ChatsConfig(**places), _ChatPersonas()
         else:
@@ -378,5 +390,11 @@ def built_examples(
             )
             persona = PersonaConfig(least=least, history=max(20, least), pseudonyms=False)
         groups = {"build": chosen, "persona": persona, "hierarchy": _RowsConfig()}
-        built = build(Settings(groups))
-        return tuple(load_examples(built.folder / "examples")), built.card
+        made = _Build(Settings(groups), Path(folder), lambda line: None)
+        sets, account = made.prepare()
+        examples, notes = sets.examples(), {}
+    for e in examples:
+        note = notes.setdefault(e.split, {"rows": 0, "undescribed": 0})
+        note["rows"] += 1
+        note["undescribed"] += not persona_text(e.persona)
+    return tuple(examples), account._replace(notes=notes).card()

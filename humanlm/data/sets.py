@@ -16,7 +16,7 @@ import numpy as np
 
 from ..clients.client import ChatClient
 from ..core.basics import near_miss, shorten
-from ..core.records import SPLITS
+from ..core.records import SPLITS, Example
 from .people import Voices
 from .selection import Plan
 from .store import RowStore
@@ -73,6 +73,11 @@ class Writer:
             Made(e, self.voices.of(e), split, self.media or e.source, order, i)
             for i, (e, order) in enumerate(entries, start)
         ]
+
+    def examples(self) -> list[Example]:
+        "Return the examples of all splits"
+        splits = ((name, self.plan.rows(name)) for name in SPLITS)
+        return [made.example for name, rows in splits for made in self.rows(name, 0, rows)]
 
     def tables(self, name: str, rows: list[Made], c: HierarchyConfig) -> Iterator[tuple[str, Any]]:
         "Make the rows of one set after another: (set, table)"
