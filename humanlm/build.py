@@ -41,7 +41,7 @@ def _forecast(
         return ["rows        unknown: the hub is not asked for a plan"]
     with TemporaryDirectory() as folder:
         store = RowStore(Path(folder) / "rows")
-        for entry in source_of(s, lambda form, account: forms.append(form))(store.faults):
+        for entry in source_of(s, forms.append)(store.faults):
             store.add(entry)
             if store.rows >= most and c.source not in ("threads", "chitchat"):
                 break

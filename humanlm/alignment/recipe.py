@@ -207,7 +207,7 @@ def _plan_lines(s: Settings, data: Data) -> list[str]:
     turns = "mixed in every step" if s.rollout.mixed_levels else "one a step"
     return [
         f"data                {s.data.source}: {len(train):,} training rows, "
-        f"{len(test):,} held out ({s.eval.split}){data.met and f'.{data.met}'}",
+        f"{len(test):,} held out ({s.eval.split})",
         f"levels              {', '.join(levels)}; {turns}",
         f"cold start          {_lesson_steps(s)} steps of {s.sft.batch} rows, then "
         f"{s.sft.faithful_steps} of thoughts to follow",
@@ -444,13 +444,11 @@ class HumanLM(Recipe):
 
     def begin(self, run: Run) -> None:
         "Write down what is learned and tested on"
-        s, data = run.settings, run.work.data
+        data = run.work.data
         if is_main_process():
             card = f"{dataset_card(data.examples)}\n{data.notes}\n"
             atomic_write(run.folder / "data.md", card)
             write_jsonl(run.folder / "examples.jsonl", run.work.examples)
-            if data.met:
-                print(f"{s.data.path}:{data.met} More: {run.folder / 'data.md'}", flush=True)
         if warning := run.work.notes["judges"]["warning"]:
             print(warning, file=sys.stderr)
 

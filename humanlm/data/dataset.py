@@ -15,7 +15,7 @@ from typing import Literal
 from ..core.basics import DataError, fingerprint, near_miss, require, shorten
 from ..core.html import Table, escape
 from ..core.records import SPLITS, Example, persona_text
-from .splits import check_leakage, drop_duplicates, require_no_leakage, split_by_context
+from .splits import check_leakage, drop_duplicates, split_by_context
 
 # %% ../../nbs/data/07_dataset.ipynb #SOURCES
 @dataclass(frozen=True)
@@ -35,8 +35,6 @@ class DataConfig:
     """Share of discussions before them, for validation."""
     min_history: int = 5
     """For threads: messages a user must have written earlier, so that a persona can be made."""
-    max_context: int = 8
-    """Most messages of context; the root and the latest ones stay."""
     max_train: int | None = None
     """Most training rows, chosen by the hash of their id. null: all."""
     max_test: int | None = 150
@@ -45,7 +43,7 @@ class DataConfig:
     def __post_init__(self):
         sources = ("miniworld", "threads", "examples", "chitchat")
         hint, fracs = near_miss(self.source, sources), (self.test_frac, self.val_frac)
-        limits = (self.min_history, self.max_context, self.max_train, self.max_test)
+        limits = (self.min_history, self.max_train, self.max_test)
         require(
             "data",
             (self.source in sources, f"source is unknown: {shorten(self.source)!r}.{hint}"),
@@ -59,7 +57,7 @@ class DataConfig:
             ),
             (
                 all(n is None or n > 0 for n in limits),
-                f"min_history, max_context, max_train, max_test must be above 0, got {limits}",
+                f"min_history, max_train, max_test must be above 0, got {limits}",
             ),
         )
 
@@ -79,7 +77,7 @@ def _pick(
 def data_fingerprint(
     examples: Iterable[Example],  # in any order
 ) -> str:
-    "Give 16 hex digits that stand for the rows, whatever their order"
+    "Return 16 hex digits that stand for the rows, whatever their order"
     return fingerprint(sorted(examples, key=lambda e: e.id))
 
 # %% ../../nbs/data/07_dataset.ipynb #prepare_examples
@@ -94,7 +92,8 @@ def prepare_examples(
         some = f"{len(unsplit)} of {len(rows)} rows have no split, such as {shorten(unsplit[0].id)}"
         raise DataError(f"{some}. Set it in all rows or in none.")
     rows = split_by_context(rows, config.test_frac, config.val_frac) if unsplit else rows
-    require_no_leakage(rows)
+    if problems := check_leakage(rows):
+        raise DataError("\n  - ".join(["The data leak:", *problems]))
     ids = set()
     for name in SPLITS:
         limit = config.max_train if name == "train" else config.max_test
@@ -105,32 +104,25 @@ def prepare_examples(
 def dataset_card(
     examples: Iterable[Example],  # with or without a split
     title: str = "Data set",  # heading of the card
-    about: str = "",  # a paragraph on origin, consent and licence
 ) -> str:
     "Describe a data set in Markdown, from its rows"
-    rows = list(examples)
-    leaks = [f"- Leak: {escape(problem, quote=False)}" for problem in check_leakage(rows)]
-    facts = [*_card_facts(rows), *(leaks or ["- Leaks: none found by `check_leakage`"])]
-    parts = ((name, [e for e in rows if e.split == name]) for name in (*SPLITS, ""))
-    lines = [_card_line(name, some) for name, some in parts if some]
+    rows, lines = list(examples), []
+    for name in (*SPLITS, ""):
+        if some := [e for e in rows if e.split == name]:
+            users, talks = len({e.user_id for e in some}), len({e.context_id for e in some})
+            reply = median(len(e.reply.split()) for e in some)
+            context = median(sum(len(m.content.split()) for m in e.context) for e in some)
+            numbers = len(some), users, talks, f"{reply:g}", f"{context:g}"
+            lines.append((name or "(none)", *numbers))
     heads = ("split", "replies", "users", "discussions", "words per reply", "words of context")
-    head = [f"# {escape(title, quote=False)}", escape(about, quote=False)]
-    parts = [*head, Table(heads, lines).markdown(), "\n".join(facts)]
-    return "\n\n".join(filter(None, parts)) + "\n"
-
-# %% ../../nbs/data/07_dataset.ipynb #_card_line
-def _card_line(name, rows):
-    reply = median(len(e.reply.split()) for e in rows)
-    context = median(sum(len(m.content.split()) for m in e.context) for e in rows)
-    users, discussions = len({e.user_id for e in rows}), len({e.context_id for e in rows})
-    return name or "(none)", len(rows), users, discussions, f"{reply:g}", f"{context:g}"
-
-# %% ../../nbs/data/07_dataset.ipynb #_card_facts
-def _card_facts(rows):
     sources = sorted(shorten(source).replace("`", "") for source in {e.source for e in rows})
-    personas = sum(bool(persona_text(e.persona)) for e in rows)
-    return [
-        f"- Source: {escape(', '.join(sources), quote=False) or 'no rows'}; fingerprint "
-        f"`{data_fingerprint(rows)}`. Words are medians.",
-        f"- Personas: {personas} of {len(rows)} replies have one",
+    leaks = [f"Leak: {problem}" for problem in check_leakage(rows)]
+    facts = [
+        f"Source: {', '.join(sources) or 'no rows'}; fingerprint `{data_fingerprint(rows)}`. Words "
+        "are medians.",
+        f"Personas: {sum(bool(persona_text(e.persona)) for e in rows)} of {len(rows)} replies "
+        "have one",
+        *(leaks or ["Leaks: none found by `check_leakage`"]),
     ]
+    listed = "\n".join(f"- {escape(fact, quote=False)}" for fact in facts)
+    return f"# {escape(title, quote=False)}\n\n{Table(heads, lines).markdown()}\n\n{listed}\n"

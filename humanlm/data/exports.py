@@ -9,16 +9,14 @@ __all__ = ['forms', 'exported']
 import json
 import mailbox
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from html import unescape
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core.basics import DataError, shorten
 from .fields import chat_role, is_assistant
-from .files import READERS, Faults, FileRow, RowFault, open_rows, read_rows, row_suffix
+from .files import READERS, Faults, FileRow, RowFault, read_rows, row_suffix
 from .mail import read_mail, thread_subject
 
 # %% ../../nbs/data/13_exports.ipynb #_row
@@ -38,7 +36,7 @@ def _first(values: dict, *names: str) -> Any:  # None: none of them is there
 
 # %% ../../nbs/data/13_exports.ipynb #_words
 def _words(content: Any) -> str:
-    "Give the text of a message"
+    "Return the text of a message"
     parts = content if isinstance(content, list) else [content]
     spoken = [p for p in parts if not isinstance(p, dict) or p.get("type") not in _THOUGHTS]
     texts = [p.get("text") if isinstance(p, dict) else p for p in spoken]
@@ -65,7 +63,7 @@ def _talk(values: dict) -> list:  # [] it holds none
     return []
 
 
-def _chats(path: Path, faults: Faults | None) -> Iterator[FileRow]:
+def _chats(path: Path, faults: Faults) -> Iterator[FileRow]:
     "Read conversations with roles: OpenAI's messages, ShareGPT and their like"
     numbers: dict[str, int] = {}  # of files: ids may begin anew in each
     for at in _objects(path, faults):
@@ -89,7 +87,7 @@ def _chats(path: Path, faults: Faults | None) -> Iterator[FileRow]:
             yield row
 
 # %% ../../nbs/data/13_exports.ipynb #_chatgpt
-def _chatgpt(path: Path, faults: Faults | None) -> Iterator[FileRow]:
+def _chatgpt(path: Path, faults: Faults) -> Iterator[FileRow]:
     "Read the conversations that ChatGPT exports"
     for at in _objects(path, faults):
         nodes, rows = at.values["mapping"], {}
@@ -107,12 +105,11 @@ def _chatgpt(path: Path, faults: Faults | None) -> Iterator[FileRow]:
         yield from rows.values()
 
 # %% ../../nbs/data/13_exports.ipynb #_slack
-def _slack(path: Path, faults: Faults | None) -> Iterator[FileRow]:
+def _slack(path: Path, faults: Faults) -> Iterator[FileRow]:
     "Read the folder that Slack exports: a folder for each channel, a file for each day"
     users = path / "users.json"
     people = json.loads(users.read_text("utf-8")) if users.exists() else []
-    several = Counter(map(_slack_name, people))
-    names = {p["id"]: n if several[n := _slack_name(p)] == 1 else f"{n} {p['id']}" for p in people}
+    names = {p["id"]: _slack_name(p) for p in people}
     robots, last = {p["id"] for p in people if p.get("is_bot")}, {}
 
     def mention(m):
@@ -139,27 +136,25 @@ def _slack(path: Path, faults: Faults | None) -> Iterator[FileRow]:
 
 
 def _slack_name(person):
-    profile = person.get("profile") or person
-    return str(_first(profile, "display_name", "real_name", "name") or person.get("name") or "")
+    "Return the handle of a person, which nobody else has, or else a name"
+    profile = person.get("profile") or {}
+    return str(person.get("name") or _first(profile, "display_name", "real_name", "name") or "")
 
 # %% ../../nbs/data/13_exports.ipynb #_discord
-def _discord(path: Path, faults: Faults | None) -> Iterator[FileRow]:
+def _discord(path: Path, faults: Faults) -> Iterator[FileRow]:
     "Read channels as DiscordChatExporter writes them"
     for at in _objects(path, faults):
         thread = str((at.values.get("channel") or {}).get("id") or at.row)
         for m in at.values["messages"]:
-            author, text, kind = m["author"], m.get("content") or "", m.get("type", "Default")
-            for other in m.get("mentions") or ():
-                text = text.replace(f"@{other.get('nickname')}", f"@{other.get('name')}")
+            author, kind = m["author"], m.get("type", "Default")
             spoken = kind in ("Default", "Reply", "ChatInputCommand")
             role = "assistant" if author.get("isBot") else "user" if spoken else kind
-            number = str(author.get("discriminator") or "0").strip("0")
-            user = f"{author['name']}#{number}" if number else author["name"]
             to = [i] if (i := (m.get("reference") or {}).get("messageId")) else ()
-            yield _row(at, thread, str(m["id"]), user, text, m.get("timestamp"), to, role)
+            text, time = m.get("content"), m.get("timestamp")
+            yield _row(at, thread, str(m["id"]), author["name"], text, time, to, role)
 
 # %% ../../nbs/data/13_exports.ipynb #_telegram
-def _telegram(path: Path, faults: Faults | None) -> Iterator[FileRow]:
+def _telegram(path: Path, faults: Faults) -> Iterator[FileRow]:
     "Read a chat, or all of them, as Telegram exports it"
     accounts: dict[str, str] = {}
     for at in _objects(path, faults):
@@ -227,9 +222,9 @@ def _when(head):
     return f"{day} {hour:02}:{int(head['minute']):02}:{int(head['second'] or 0):02} {half}".strip()
 
 
-def _whatsapp(path: Path, faults: Faults | None) -> Iterator[FileRow]:
+def _whatsapp(path: Path, faults: Faults) -> Iterator[FileRow]:
     "Read texts that WhatsApp exports, of Android and of iOS"
-    for k, file in enumerate(_texts(path), 1):
+    for k, file in enumerate(_files(path, *_TEXTS), 1):
         for n, head, written in _heads(file):
             user, colon, text = written.partition(": ")
             words = _ADDED.sub("", text)
@@ -239,10 +234,12 @@ def _whatsapp(path: Path, faults: Faults | None) -> Iterator[FileRow]:
             yield _row(at, f"chat{k}", n, user.strip(), text, _when(head), (), role)
 
 # %% ../../nbs/data/13_exports.ipynb #_mbox
-def _mbox(path: Path, faults: Faults | None) -> Iterator[FileRow]:
+def _mbox(path: Path, faults: Faults) -> Iterator[FileRow]:
     "Read mailboxes"
     threads: dict[str, tuple[str, int]] = {}  # id of a mail, or a subject → thread, number
-    mails = ((file, mail) for file in _texts(path) for mail in mailbox.mbox(file, create=False))
+    mails = (
+        (file, mail) for file in _files(path, *_TEXTS) for mail in mailbox.mbox(file, create=False)
+    )
     for n, (file, mail) in enumerate(mails, 1):
         at = FileRow(file.name, n, {})
         try:
@@ -273,35 +270,18 @@ def _files(path: Path, *endings: str) -> list[Path]:
     return [p for p in files if row_suffix(p) in endings]
 
 
-def _texts(path: Path) -> list[Path]:
-    return _files(path, *_TEXTS)
-
-
-def _objects(path: Path, faults: Faults | None) -> Iterator[FileRow]:
+def _objects(path: Path, faults: Faults) -> Iterator[FileRow]:
     "Read the objects of JSON files, and the rows of others"
     for file in _files(path, *READERS, ".json"):
         name = file.relative_to(path if path.is_dir() else path.parent).as_posix()
-        objects: Any = None
-        if row_suffix(file) == ".json":
-            with open_rows(file) as data, suppress(ValueError):  # else lines
-                objects = json.loads(data.read().decode("utf-8-sig", "replace"))
-        if objects is None:
-            yield from (row._replace(file=name) for row in read_rows(file, faults))
-            continue
-        objects = objects if isinstance(objects, list) else [objects]
-        if objects and all(isinstance(o, dict) and "role" in o for o in objects):
-            objects = [{"messages": objects}]
-        for n, values in enumerate(objects, 1):
-            values = {"messages": values} if isinstance(values, list) else values
-            if isinstance(values, dict):
-                yield FileRow(name, n, values)
+        yield from (row._replace(file=name) for row in read_rows(file, faults))
 
 # %% ../../nbs/data/13_exports.ipynb #forms
 class _Form(NamedTuple):
     "How a form of export is known, and who reads it"
 
     fits: Callable[[Path, dict, str], Any]  # from path, first object and head of the text
-    read: Callable[[Path, Faults | None], Iterator[FileRow]]
+    read: Callable[[Path, Faults], Iterator[FileRow]]
 
 
 def _has(values: dict, *names: str) -> bool:
@@ -333,9 +313,9 @@ _DAYS = "*/[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9].json"
 # %% ../../nbs/data/13_exports.ipynb #exported
 def exported(
     path: Path,  # a file or a folder
-    faults: Faults | None = None,  # counts rows that cannot be read; None: raise at the first
+    faults: Faults,  # counts what cannot be read, and what is no message
     table: bool = False,  # do not look for a form
-) -> tuple[str, Iterable[FileRow]]:  # form, empty for a table; its rows, or faults in their place
+) -> tuple[str, Iterable[FileRow]]:  # form, empty for a table; its rows
     "Recognise how a chat was exported, and read it; `DataError` if a text is no form of these"
     if not path.exists():
         return "", read_rows(path, faults)
@@ -343,13 +323,22 @@ def exported(
     if not table:
         rows = (row.values for row in _objects(path, Faults()))
         first = next((o for o in rows if all(o.get(name) != [] for name in _TALK)), {})
-        for file in _texts(path)[:1]:
+        for file in _files(path, *_TEXTS)[:1]:
             with open(file, "rb") as data:
                 head = data.read(8192).decode("utf-8-sig", "replace").replace("\r", "")
         head = _MARKS.sub("", head.replace("\u202f", " ").replace("\xa0", " "))
         for name, form in forms.items():
             if form.fits(path, first, head):
-                return name, form.read(path, faults)
+                return name, _messages(form.read(path, faults), faults)
     if head and not first:
         raise DataError(f"{path} is no chat that is known: {', '.join(forms)}, or a table.")
     return "", _objects(path, faults)
+
+
+def _messages(rows: Iterable[FileRow], faults: Faults) -> Iterator[FileRow]:
+    "Leave out and count what is no message"
+    for row in rows:
+        if isinstance(row.values, RowFault):
+            faults.add(row.values.kind, row.values.detail or row.place, row.place)
+        else:
+            yield row

@@ -52,17 +52,17 @@ class _ListPage(NamedTuple):
 # %% ../../nbs/data/03_index.ipynb #leaves
 def _leaves(
     value: Any,
+    path: tuple[str, ...] = (),
 ) -> Iterator[tuple[tuple[str, ...], Any]]:  # path, without places in lists, and text or number
     "Go through everything that stands in an object of JSON, in order"
-    open_: list[tuple[tuple[str, ...], Any]] = [((), value)]
-    while open_:
-        path, value = open_.pop()
-        if isinstance(value, dict):
-            open_ += [((*path, str(name)), inner) for name, inner in reversed(value.items())]
-        elif isinstance(value, list):
-            open_ += [((*path, ""), inner) for inner in reversed(value)]
-        else:
-            yield path, value
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _leaves(inner, (*path, str(name)))
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _leaves(inner, (*path, ""))
+    else:
+        yield path, value
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -80,7 +80,7 @@ _SHOWN = ("texts", "shown", "text", "reply", "completion", "answer", "turns")
 
 
 def _listed(at: str, row: Mapping[str, Any] | DataError) -> Listed | None:
-    "Say what a list shows of an object: what names it, its numbers, its texts"
+    "Return what a list shows of an object: what names it, its numbers, its texts"
     if isinstance(row, DataError):
         return None
     facts = {
@@ -177,7 +177,7 @@ class Records:
                     records = _READERS[self.kind](path)
                     self.files[path] = state, [(at, row, _listed(at, row)) for at, row in records]
                 yield from self.files[path][1]
-            except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+            except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
                 fault = (
                     f"{path.name} cannot be read ({type(e).__name__}: {shorten(e)}). Restore it."
                 )
@@ -214,7 +214,7 @@ class Records:
         raise self._missing(at)
 
     def menu(self, step: str = "") -> dict[str, list[str]]:
-        "Say what there is to choose, in a step or in all: facts, and names of numbers"
+        "Return what there is to choose, in a step or in all: facts, and names of numbers"
         rows = [listed for _, _, listed in self.rows() if listed]
         rows = [row for row in rows if step in ("", row.facts.get("step"))]
         menu = {

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['Rows', 'name_hash', 'SEED', 'FATES', 'TRAIN', 'VAL', 'TEST', 'SEEN', 'UNSEEN', 'TURNS', 'STRANGER', 'EVIDENCE',
-           'BEFORE', 'NEWCOMER', 'HISTORY', 'splitters', 'hash64', 'chance', 'smallest', 'keep_active', 'keep_first',
-           'count_fates', 'places', 'split', 'choose_evidence', 'drop_strangers']
+           'BEFORE', 'NEWCOMER', 'HISTORY', 'splitters', 'hash64', 'chance', 'count_fates', 'places', 'split',
+           'choose_evidence', 'drop_strangers']
 
 # %% ../../nbs/data/21_partition.ipynb #import-hashlib-from-collections
 import hashlib
@@ -26,7 +26,7 @@ Rows = Any
 def hash64(
     text: str | bytes,  # any name or content
 ) -> int:  # the same in every process
-    "Give a 64-bit number that stands for a text"
+    "Return a 64-bit number that stands for a text"
     data = text.encode("utf-8", "replace") if isinstance(text, str) else text
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 
@@ -46,37 +46,6 @@ def chance(
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return ((z ^ (z >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
-
-
-def smallest(
-    keys: np.ndarray,  # [N] uint64
-    n: int,
-) -> np.ndarray:  # [N] bool
-    "Choose `n` rows by the hashes of their keys; fewer are among more"
-    chosen = np.zeros(len(keys), bool)
-    chosen[np.lexsort((keys, chance(keys, SEED)))[:n]] = True
-    return chosen
-
-# %% ../../nbs/data/21_partition.ipynb #keep_share
-def keep_active(
-    users: np.ndarray,  # [N] uint64
-    least: int = 10,  # fewest rows of a user
-    most: int | None = 1000,  # None: no limit
-) -> np.ndarray:  # [N] bool
-    "Keep users with neither too few nor too many rows"
-    _, where, counts = np.unique(users, return_inverse=True, return_counts=True)
-    return ((counts >= least) & (counts <= (most or counts.max(initial=0))))[where]
-
-# %% ../../nbs/data/21_partition.ipynb #in_order
-def keep_first(
-    content: np.ndarray,  # [N] uint64, equal where rows say the same
-    order: np.ndarray,  # [N] the row that comes first, the second, ...
-) -> np.ndarray:  # [N] bool
-    "Keep the earliest of rows with equal content"
-    _, first = np.unique(content[order], return_index=True)
-    keep = np.zeros(len(content), bool)
-    keep[order[first]] = True
-    return keep
 
 # %% ../../nbs/data/21_partition.ipynb #FATES
 FATES = {
@@ -166,7 +135,8 @@ def _split_user(
 ) -> np.ndarray:  # [N] fates
     "Split by person; root contexts stay whole"
     groups, names = _Groups.by(rows), np.unique(rows.user)
-    unseen = np.isin(rows.user, names[smallest(names, share(len(names), test_frac))])
+    order = np.lexsort((names, chance(names, SEED)))
+    unseen = np.isin(rows.user, names[order[: share(len(names), test_frac)]])
     tested = groups.follow(unseen | _latest(rows, test_frac))
     fate = np.where(tested, SEEN, TRAIN)
     order = np.lexsort((groups.names, groups.first))

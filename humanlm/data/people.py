@@ -19,6 +19,7 @@ from ..clients.client import ChatClient
 from ..core.basics import run_sync, to_json
 from ..core.persona import format_persona
 from ..core.records import Persona
+from .habits import Corpus
 from .partition import chance
 from humanlm.data.personas import (
     Failure,
@@ -26,13 +27,11 @@ from humanlm.data.personas import (
     ask_personas,
     persona_items,
     quoted_persona,
-    rule_corpus,
-    rule_persona,
 )
-from .rows import hide_user
+from .rows import Entry, each_text, hide_user
 from .selection import Plan
 from .splits import quoted_share
-from .store import LogEntry, RowStore
+from .store import RowStore
 
 # %% ../../nbs/data/26_people.ipynb #find_evidence
 def find_evidence(
@@ -64,7 +63,8 @@ def write_people(
     people, failures, used = {}, [], np.flatnonzero(plan.used)
     order = np.argsort(chance(plan.records.key[used]), kind="stable")
     everybody = () if client else store.fetch(plan.records[used[order[:SAMPLE]]])
-    corpus = rule_corpus(everybody)
+    corpus = Corpus((entry.user_id, entry.reply) for entry in everybody)
+    describe = quoted_persona if c.model == "quotes" else corpus.persona
     described = find_evidence(plan)
     for i in range(0, len(described), BATCH):
         evidence, places = {}, {}
@@ -74,10 +74,8 @@ def write_people(
         if client:
             written, failed = run_sync(ask_personas(client, source, evidence, c))
             failures += failed
-        elif c.model == "quotes":
-            written = {user: quoted_persona(entries) for user, entries in evidence.items()}
         else:
-            written = {user: rule_persona(entries, corpus) for user, entries in evidence.items()}
+            written = {u: describe([e.reply for e in some]) for u, some in evidence.items()}
         for user, fields in written.items():
             ids = tuple(entry.id for entry in evidence[user])
             people[user] = Persona(user, "", fields, ids, places[user])
@@ -122,18 +120,22 @@ class Voices:
         self.c, self.people = c, people
         self.make = lru_cache(VOICES)(self._make)
 
-    def of(self, entry: LogEntry) -> Voice:
+    def of(self, entry: Entry) -> Voice:
         "Find or make the voice of a row"
         came = entry.persona if self.c.model == "given" else ""
         return self.make(entry.user_id, entry.known_as, self.c.fixed or came)
 
     def _make(self, user, known_as, text):
         persona, names = self.people.get(user) or _read_persona(text, user), (user, *known_as)
-        fields = _hidden(persona.fields, names)
-        return Voice(replace(persona, text=hide_user(persona.text, names), fields=fields))
 
-    def misfit(self, entry: LogEntry) -> str:
-        "Say which fate a row meets for its persona; empty if they go together"
+        def hidden(text, name=""):
+            return hide_user(text, names)
+
+        fields = each_text(persona.fields, hidden)
+        return Voice(replace(persona, text=hidden(persona.text), fields=fields))
+
+    def misfit(self, entry: Entry) -> str:
+        "Return which fate a row meets for its persona; empty if they go together"
         voice = self.of(entry)
         fields = voice.persona.fields
         if fields and persona_items(fields) < self.c.fewest_items:
@@ -147,14 +149,6 @@ def _read_persona(text: str, user: str) -> Persona:
         if isinstance(fields := json.loads(text), dict):
             return Persona(user, "", fields)
     return Persona(user, text)
-
-
-def _hidden(value, names):
-    if isinstance(value, str):
-        return hide_user(value, names)
-    if isinstance(value, dict):
-        return {key: _hidden(part, names) for key, part in value.items()}
-    return [_hidden(part, names) for part in value] if isinstance(value, (list, tuple)) else value
 
 
 def misfits(plan: Plan, store: RowStore, voices: Voices) -> Iterator[tuple[int, str]]:

@@ -25,11 +25,8 @@ from humanlm.data.partition import (
     choose_evidence,
     count_fates,
     drop_strangers,
-    keep_active,
-    keep_first,
     name_hash,
     places,
-    smallest,
     split,
     splitters,
 )
@@ -117,13 +114,13 @@ class Plan(NamedTuple):
         return count_fates(self.fate, MEANING)
 
     def rows(self, name: str) -> np.ndarray:
-        "Give the entries of a fate in the order of time"
+        "Return the entries of a fate in the order of time"
         rows = np.flatnonzero(self.fate == CODE[name])
         return rows[np.argsort(self.rank[rows])]
 
 # %% ../../nbs/data/25_selection.ipynb #listed
 def listed(counts: Mapping[str, int]) -> str:
-    "Say counts in a line"
+    "Return counts in a line"
     return ", ".join(f"{name} {n:,}" for name, n in counts.items()) or "none"
 
 # %% ../../nbs/data/25_selection.ipynb #_sift
@@ -144,7 +141,18 @@ def _filter(
         fate[among[~test(among)]] = CODE[name]
 
     def first(column):
-        return lambda i: keep_first(column[i], np.argsort(rank[i]))
+        "Keep the earliest of rows that are equal in a column"
+
+        def test(i):
+            order = i[np.argsort(rank[i])]
+            return np.isin(i, order[np.unique(column[order], return_index=True)[1]])
+
+        return test
+
+    def active(i):
+        _, where, counts = np.unique(rows.user[i], return_inverse=True, return_counts=True)
+        most = c.max_comments or counts.max(initial=0)
+        return ((counts >= c.min_comments) & (counts <= most))[where]
 
     keep("repeated id", first(rows.key), HISTORY)
     keep("same content", first(rows.content))
@@ -154,7 +162,7 @@ def _filter(
         keep("at reply", lambda i: ~rows["at"][i])
     if c.split == "published":
         keep("unsplit", lambda i: rows.split[i] >= 0)
-    keep("activity", lambda i: keep_active(rows.user[i], c.min_comments, c.max_comments))
+    keep("activity", active)
     return fate
 
 # %% ../../nbs/data/25_selection.ipynb #select
@@ -258,6 +266,6 @@ def settle(
     for entry, name in misfits(plan):
         fate[entry] = CODE[name]
     train = plan.rows("train")
-    left = smallest(r.key[train], round(c.train_percent / 100 * len(train)))
-    fate[train[~left]] = CODE["subset"]
+    order = np.lexsort((r.key[train], chance(r.key[train], SEED)))
+    fate[train[order[round(c.train_percent / 100 * len(train)) :]]] = CODE["subset"]
     return plan._replace(fate=drop_strangers(r, fate)) if c.drops_strangers else plan

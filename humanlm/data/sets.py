@@ -9,7 +9,6 @@ __all__ = ['SETS', 'CHUNK', 'PARQUET', 'SetsConfig', 'Writer']
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,11 @@ import numpy as np
 
 from ..clients.client import ChatClient
 from ..core.basics import near_miss, shorten
-from ..core.records import SPLITS
+from ..core.records import SPLITS, Example
 from .people import Voices
 from .selection import Plan
 from .store import RowStore
-from .training_rows import Made, add_thoughts, example_row, rl_row, sft_row, table
+from .training_rows import Made, add_thoughts, table
 from ..hierarchy.prompts import UNKNOWN, HierarchyConfig
 
 # %% ../../nbs/data/29_sets.ipynb #SETS
@@ -64,7 +63,7 @@ class Writer:
     voices: Voices
     c: SetsConfig
     hierarchy: HierarchyConfig
-    media: str = ""  # name of the platform, as prompts have it
+    media: str = ""  # name of the platform, as prompts have it; empty: that of the source
     thinker: ChatClient | None = None  # None: rules
 
     def rows(self, split: str, start: int, rows: np.ndarray) -> list[Made]:
@@ -75,26 +74,31 @@ class Writer:
             for i, (e, order) in enumerate(entries, start)
         ]
 
+    def examples(self) -> list[Example]:
+        "Return the examples of all splits"
+        splits = ((name, self.plan.rows(name)) for name in SPLITS)
+        return [made.example for name, rows in splits for made in self.rows(name, 0, rows)]
+
     def tables(self, name: str, rows: list[Made], c: HierarchyConfig) -> Iterator[tuple[str, Any]]:
         "Make the rows of one set after another: (set, table)"
         make: dict[str, Callable[[Made], dict]] = {
-            "examples": example_row,
-            "rl": partial(rl_row, c=c),
-            "sft": partial(sft_row, c=c),
-            "thinking_sft": partial(sft_row, c=c, thinking=True),
+            "examples": Made.example_row,
+            "rl": lambda r: r.rl_row(c),
+            "sft": lambda r: r.sft_row(c),
+            "thinking_sft": lambda r: r.sft_row(c, True),
         }
         for kind in ("rl",) if name == "test_dropout" else ("examples", *self.c.sets):
             thoughtless = kind == "thinking_sft" and name in ("train", "val")
             yield kind, table(kind, [make[kind](r) for r in rows if r.thought or not thoughtless])
 
     def write(self, name: str) -> dict[str, Any]:
-        "Write the files of a split and give its note: rows, those that describe nobody, ids, lost"
+        "Write the files of a split; return rows, those that describe nobody, and thoughts lost"
         from pyarrow.parquet import ParquetWriter
 
         split, c, p = name.removesuffix("_dropout"), self.hierarchy, self.c.dropout
         if split != name:
             c = replace(c, field_dropout=p, item_dropout=p, dropout_in="all")
-        note: dict[str, Any] = {"rows": 0, "undescribed": 0, "ids": [], "lost": []}
+        note: dict[str, Any] = {"rows": 0, "undescribed": 0, "lost": []}
         all_rows, files = self.plan.rows(split), {}
         with ExitStack() as stack:
             for i in range(0, len(all_rows), CHUNK):
@@ -110,10 +114,9 @@ class Writer:
                     files[kind].write_table(data)
                 note["rows"] += len(rows)
                 note["undescribed"] += sum(UNKNOWN in r.system(c, ("response",)) for r in rows)
-                note["ids"] += [r.entry.id for r in rows] if split != "train" else []
         return note
 
-    def write_all(self, tell: Callable[[str], Any] = lambda line: None) -> dict[str, dict]:
+    def all(self, tell: Callable[[str], Any] = lambda line: None) -> dict[str, dict]:
         "Write all files, and tell how far it is: split → note"
         notes, names = {}, [name for name in SPLITS if len(self.plan.rows(name))]
         for name in (*names, *["test_dropout"] * ("test" in names and self.c.dropout > 0)):

@@ -22,8 +22,7 @@ class Data(NamedTuple):
 
     examples: list[Example]  # all splits
     world: SyntheticWorld | None  # where the data are synthetic
-    notes: str  # markdown: what the importer kept and dropped
-    met: str = ""  # what was recognised or wrong in the file, in sentences; empty: nothing
+    notes: str  # markdown: what was read and dropped
 
     def split(self, name: str) -> list[Example]:
         "The examples of one split"
@@ -41,36 +40,29 @@ def _from_world(config: Settings) -> Data:
     )
 
 
-def _from_threads(config: Settings) -> Data:
-    "Import a file of messages, or an exported chat"
-    from humanlm.data.replies import load_threads
-    from humanlm.data.threads import met
+def _from_build(config: Settings) -> Data:
+    "Read messages, an exported chat, or the chats of the installed package"
+    from humanlm.data.build import built_examples
 
-    examples, report = load_threads(config.data)
-    how = f" Read as {report.form}.{met(report.faults)}"
-    return Data(examples, None, report._repr_markdown_(), how)
+    c = config.data
+    columns = tuple(c.columns.items())
+    examples, card = built_examples(
+        c.source, c.path, columns, c.min_history, c.test_frac, c.val_frac
+    )
+    return Data(list(examples), None, card)
 
 
 def _from_examples(config: Settings) -> Data:
     "Load rows made before"
-    return Data(
-        load_examples(config.data.path), None, f"Loaded from {Path(config.data.path).name}."
-    )
-
-
-def _from_chats(config: Settings) -> Data:
-    "Read the chats of the installed package"
-    from humanlm.data.build import chat_examples
-
-    examples, card = chat_examples(config.data.path)
-    return Data(list(examples), None, card)
+    path = config.data.path
+    return Data(load_examples(path), None, f"Loaded from {Path(path).name}.")
 
 
 sources: dict[str, Callable] = {
     "miniworld": _from_world,
-    "threads": _from_threads,
+    "threads": _from_build,
     "examples": _from_examples,
-    "chitchat": _from_chats,
+    "chitchat": _from_build,
 }
 
 # %% ../../nbs/worlds/05_sources.ipynb #load_data

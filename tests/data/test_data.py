@@ -25,7 +25,6 @@ from humanlm.core.records import (
     sample_examples,
     save_examples,
 )
-from humanlm.data.dataset import _pick
 from humanlm.data.splits import check_leakage, split_by_context
 
 settings.register_profile(
@@ -133,12 +132,6 @@ def test_splits_are_whole_contexts_in_time_whatever_the_order(rows, test_frac, v
     order = [start for name in ("train", "val", "test") for start in sorted(starts[name])]
     assert order == sorted(order) and (test_frac == 0) == (not starts["test"])
     assert check_leakage(split) == []
-
-
-@given(st.permutations(town), st.integers(0, 41), st.integers(0, 41))
-def test_a_smaller_choice_is_part_of_a_larger(rows, n, m):
-    small, large = _pick(rows, min(n, m)), _pick(town, max(n, m))
-    assert {e.id for e in small} <= {e.id for e in large} and len(small) == min(n, m)
 
 
 def test_a_killed_writer_leaves_the_old_file(tmp_path):

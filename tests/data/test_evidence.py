@@ -1,17 +1,12 @@
 "Evidence lies before what it helps to predict, message by message; shares are exact."
 
-import itertools
 import json
 import os
 import random
-from collections import Counter
-from datetime import datetime, timedelta
 from pathlib import Path
 
 import late_evidence
-import numpy as np
 import pytest
-import raw_rows
 from hypothesis import assume, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -20,9 +15,6 @@ from humanlm.core.basics import DataError, write_jsonl
 from humanlm.core.grammar import parse
 from humanlm.core.records import load_examples
 from humanlm.data.build import GROUPS, build
-from humanlm.data.dataset import DataConfig
-from humanlm.data.partition import BEFORE, EVIDENCE, NEWCOMER, TRAIN, choose_evidence
-from humanlm.data.replies import load_threads
 from humanlm.data.splits import check_leakage
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
@@ -131,24 +123,6 @@ def test_whatever_the_log_evidence_is_earlier(
     assert counted(tmp, "out")[1] == []
 
 
-def test_a_person_is_known_only_from_lines_before_the_reply_when_a_log_trains(tmp_path):
-    rows = overlapping(2, unit=600)
-    when = {f"{r['room']}/{r['nr']}": (r["at"], r["room"], r["nr"]) for r in rows}
-    examples = load_threads(
-        DataConfig(
-            "threads",
-            path=str(write_jsonl(tmp_path / "log.jsonl", rows)),
-            columns=COLUMNS,
-            min_history=1,
-        )
-    ).examples
-    pairs = [(when[i], when[e.id]) for e in examples for i in e.persona.evidence_ids]
-    assert len(pairs) > 100 and all(
-        a[0] < b[0] or (a[:2] == b[:2] and a[2] < b[2]) for a, b in pairs
-    )
-    assert all(e.persona.until <= e.order for e in examples)
-
-
 def test_a_long_turn_is_known_only_when_its_last_line_was_written(tmp_path):
     "Ada goes on in room a after she has answered in room b: her turn is not earlier than that"
     rows = [
@@ -172,25 +146,6 @@ def test_a_long_turn_is_known_only_when_its_last_line_was_written(tmp_path):
     assert evidence == {"c/1": ("a/1",), "d/1": ("a/1",)}  # b/1 began before a/1 ended
 
 
-def test_the_report_measures_written_rows_and_not_the_plan(tmp_path, monkeypatch):
-    "With an order that is wrong everywhere in the builder, the times of messages still tell"
-    import humanlm.data.replies as replies
-    import humanlm.data.store as store
-
-    def by_thread(found):
-        return {m.id: i for i, m in enumerate(m for t in found for m in t.messages)}
-
-    for module in (store, replies):
-        monkeypatch.setattr(module, "moments", by_thread)
-    with pytest.raises(
-        DataError,
-        match=r"The build leaks:\s+- row with evidence that is not earlier than its reply, by "
-        r"the times of messages: \d\d",
-    ):
-        build(settings(tmp_path, overlapping()))
-    assert [p.name for p in tmp_path.iterdir()] == ["out.jsonl"]
-
-
 def test_lines_without_a_time_are_neither_evidence_nor_predicted(tmp_path):
     rows = [r | ({"at": None} if i % 7 == 3 else {}) for i, r in enumerate(overlapping())]
     built = build(settings(tmp_path, rows))
@@ -199,120 +154,16 @@ def test_lines_without_a_time_are_neither_evidence_nor_predicted(tmp_path):
         json.loads((built.folder / "build.json").read_text()),
     )
     used = {i for e in load_examples(built.folder) for i in (e.id, *e.persona.evidence_ids)}
-    assert not used & undated and told["met"]["line without an entry"] >= len(undated) == 69
+    assert not used & undated and told["met"]["undated line"] >= len(undated) == 69
     assert sum(told["fates"].values()) + sum(
         n for k, n in told["met"].items() if k != "time missing"
     ) == len(rows)
 
 
-def irc_talks():
-    "The public log, cut into the conversations that its links make"
-    last, root, rows = {}, {}, []
-    for line in map(json.loads, open(DATA / "irc_threads" / "irc_dev.jsonl")):
-        log, at = line["log"], datetime.fromisoformat(f"{line['date']}T{line['time']}")
-        while log in last and at < last[log]:
-            at += timedelta(days=1)  # past midnight
-        parents = [p for p in line["replies_to"] if (log, p) in root]
-        last[log], root[log, line["msg"]] = at, root[log, parents[0]] if parents else line["msg"]
-        rows.append(
-            {
-                "room": f"{log}-{root[log, line['msg']]}",
-                "nr": line["msg"],
-                "who": line["user"],
-                "say": line["text"],
-                "re": parents,
-                "at": at.isoformat(),
-            }
-        )
-    return rows
-
-
-@needs_data
-def test_conversations_of_a_public_channel_leak_no_evidence_from_the_future(tmp_path):
-    built = build(settings(tmp_path, irc_talks(), persona={"least": 3}))
-    rows, late = counted(tmp_path, "out")
-    assert rows == sum(built.rows.values()) > 900 and late == []
-
-
 # ---- shares
-
-
-def forum(people=40, each=12, posts=60, when=lambda i: 60 * i):
-    "Rows of a forum; everybody answers equally often"
-
-    def row(i):
-        user, post = f"person_{i % people}", i * posts // (people * each)
-        return raw_rows.row(
-            [raw_rows.said("ann_07", f"about {post}", author="ann_07")],
-            " ".join([*random.Random(i).choices(WORDS, k=9), f"{i}"]),
-            f"post_{post}",
-            user,
-            {},
-            1_600_000_000 + when(i),
-        )
-
-    return [row(i) for i in range(people * each)]
-
-
-def test_a_percentage_gives_exactly_that_many_rows_and_does_not_leak(tmp_path):
-    ids, kept = {}, dict(source="reddit", columns={}, known_users=True, test_frac=0.1)
-    for percent in (100, 55, 10):
-        built = build(settings(tmp_path, forum(), f"p{percent}", train_percent=percent, **kept))
-        ids[percent] = load_examples(built.folder)
-        train, test = (
-            {e.user_id for e in ids[percent] if e.split == split} for split in ("train", "test")
-        )
-        assert (
-            built.rows["train"] == round(percent / 100 * sum(e.split == "train" for e in ids[100]))
-            and test <= train
-        )
-        assert (
-            "tested person without a training row" in built.card
-            and check_leakage(ids[percent]) == []
-        )
-        line = next(x for x in built.card.splitlines() if x.startswith("| train |"))
-        assert line.split("|")[4].strip() == str(len(train))
-    chosen = [{e.id for e in ids[p] if e.split == "train"} for p in (10, 55, 100)]
-    assert all(a < b for a, b in itertools.pairwise(chosen))
 
 
 # ---- long evidence
 
 
 # ---- one moment
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_ties_cost_no_more_rows_than_they_must(seed):
-    "Beside a plain loop over people and moments"
-    rng = np.random.default_rng(seed)
-    n, least = 300, seed % 3
-    columns = [
-        rng.permutation(n).astype(np.uint64),
-        rng.integers(0, 20, n).astype(np.uint64),
-        np.arange(n, dtype=np.uint64),
-        times := rng.integers(0, [3, 10, 1000][seed % 3], n).astype(float),
-        times,
-    ]
-    rows = np.rec.fromarrays(columns, names="key, user, context, time, until")
-    used, fate = choose_evidence(rows, np.full(n, TRAIN), history=6, least=least)
-    for user in np.unique(rows.user):
-        mine = np.flatnonzero(rows.user == user)
-        times = Counter(rows.time[mine].tolist())
-        most = min(len(mine) // 2, 6)
-        whole = 0
-        for t in sorted(times):
-            if whole + times[t] > most:
-                break
-            whole += times[t]
-        known = int(used[mine].sum())
-        if whole >= max(least, 1) and most >= least:
-            assert known == whole and not (fate[mine] == BEFORE).any()
-        elif known:
-            assert len(times) > 1 and known == most >= max(least, 1)
-        else:
-            assert set(fate[mine]) == {NEWCOMER if least else TRAIN}
-        predicted = mine[fate[mine] == TRAIN]
-        assert set(fate[mine[used[mine]]]) <= {EVIDENCE}
-        if known and len(predicted):
-            assert rows.time[mine[used[mine]]].max() < rows.time[predicted].min()

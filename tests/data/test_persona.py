@@ -76,14 +76,6 @@ def test_items_go_by_their_number(share):
     }
 
 
-@given(st.text(min_size=1, max_size=200).filter(str.strip), SHARE)
-def test_prose_never_loses_everything(text, share):
-    persona = drop_persona(Persona("u", text, {"interests": ["never shown"]}), items=share)
-    assert "never shown" not in format_persona(persona) and (
-        format_persona(persona) or not text.strip(" \n\r\t")
-    )
-
-
 @pytest.mark.parametrize("hashseed", ["0", "1"])
 def test_every_process_drops_the_same(hashseed):
     code = (

@@ -9,9 +9,10 @@ import raw_rows
 
 from humanlm.core.basics import write_jsonl
 from humanlm.core.grammar import parse
-from humanlm.core.records import Message, Thread, load_examples
+from humanlm.core.records import load_examples
 from humanlm.data.build import GROUPS, build
-from humanlm.data.pseudonyms import hide_authors, pseudonym
+from humanlm.data.pseudonyms import hide_people, pseudonym
+from humanlm.data.rows import Entry
 
 # source → what names people in its invented rows (a shop is nobody, nor is a model)
 NAMES = {
@@ -132,19 +133,11 @@ def test_people_of_a_log_have_one_pseudonym_in_ids_texts_and_personas(tmp_path):
     ],
 )
 def test_names_are_found_whatever_their_marks_and_case(name, said):
-    people = [name, "somebody_1"]
-    log = [
-        Thread(
-            "t",
-            "log",
-            tuple(Message(f"t/{i}", name=who, content=said) for i, who in enumerate(people)),
-        )
-    ]
-    for m in hide_authors(log, b"salt")[0].messages:
-        assert (
-            not re.search(r"smith|shady|gro(ß|ss)|kim|hara|nci 5|ivan", m.content, re.I)
-            and pseudonym(name, b"salt") in m.content
-        )
+    for who in (name, "somebody_1"):
+        entry = Entry("t/1", "log", who, "t/0", "t/0", said, ())
+        reply = hide_people(entry, frozenset((name, "somebody_1")), salt=b"salt").reply
+        assert not re.search(r"smith|shady|gro(ß|ss)|kim|hara|nci 5|ivan", reply, re.I)
+        assert pseudonym(name, b"salt") in reply
 
 
 def test_profile_addresses_name_nobody_in_texts_and_ids_of_a_log():
@@ -152,23 +145,13 @@ def test_profile_addresses_name_nobody_in_texts_and_ids_of_a_log():
         "https://www.reddit.com/u/janedoe and https://x.com/@janedoe, "
         "http://medium.com/@Jane.Doe/a-story"
     )
-    log = [
-        Thread(
-            "https://medium.com/@janedoe/1",
-            "log",
-            (
-                Message("https://medium.com/@janedoe/1/1", name="janedoe", content="hi"),
-                Message(
-                    "2", name="bob", content=said, parents=("https://medium.com/@janedoe/1/1",)
-                ),
-            ),
-        )
-    ]
-    (thread,) = hide_authors(log, b"salt")
-    assert not re.search("jane|doe", str(thread), re.I) and thread.messages[1].parents == (
-        thread.messages[0].id,
-    )
-    assert thread.messages[1].content.count(pseudonym("janedoe", b"salt")) == 2
+    root = "https://medium.com/@janedoe/1/1"
+    context = ((root, "user", "janedoe", "hi", None),)
+    entry = Entry("https://medium.com/@janedoe/1/2", "log", "bob", root, root, said, context)
+    hidden = hide_people(entry, frozenset(("janedoe", "bob")), salt=b"salt")
+    assert not re.search("jane|doe", str(hidden), re.I)
+    assert hidden.context[0][0] == hidden.context_id
+    assert hidden.reply.count(pseudonym("janedoe", b"salt")) == 2
 
 
 def test_an_address_as_the_id_of_a_discussion_names_nobody_and_stays_one_in_all_rows(tmp_path):
@@ -193,20 +176,6 @@ def test_an_address_as_the_id_of_a_discussion_names_nobody_and_stays_one_in_all_
     assert len({e.context_id for e in examples}) == len({e.context_id for e in plain}) > 5 and all(
         e.context[0].id.startswith(f"{e.context_id}/") for e in examples
     )
-
-
-def test_a_mention_and_its_author_meet_under_one_pseudonym(tmp_path):
-    rows = raw_rows.town("reddit")
-    built, salt = (
-        build(settings(tmp_path, rows, build__source="reddit")),
-        (tmp_path / "out.salt").read_bytes(),
-    )
-    ids = {pseudonym(r["user_id"], salt) for r in rows}
-    for e in load_examples(built.folder):
-        assert e.user_id in ids and e.context[0].name == pseudonym("maple_grove_77", salt)
-        assert {m.name for m in e.context} <= ids | {
-            pseudonym(n, salt) for n in ("maple_grove_77", "ann_07")
-        }
 
 
 def test_one_salt_gives_the_same_bytes_and_another_other_names(tmp_path):

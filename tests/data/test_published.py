@@ -1,7 +1,6 @@
 "Rows that were published in splits stay in them; what splits share is counted, not hidden."
 
 import json
-from collections import Counter
 
 import pytest
 from raw_rows import row, said
@@ -81,20 +80,6 @@ def test_published_rows_keep_their_splits(tmp_path, names):
     assert "train 40 of 40, val 10 of 10, test 20 of 20, test_seen 5 of 5" in " ".join(
         built.card.split()
     )
-
-
-def test_a_column_says_more_than_the_name_of_a_file(tmp_path):
-    some = [
-        r | {"split": "dev" if i % 4 == 0 else "test" if i % 4 == 1 else "train"}
-        for i, r in enumerate(rows(80, "a"))
-    ]
-    whole, parts = (
-        build(settings(published(tmp_path, {"train.jsonl": some}), tmp_path / "out")),
-        Counter(),
-    )
-    for split in splits(whole).values():
-        parts[split] += 1
-    assert parts == {"train": 40, "val": 20, "test": 20}
 
 
 def test_shared_discussions_and_unknown_splits_are_counted(tmp_path):

@@ -531,14 +531,14 @@ def test_a_real_chat_is_printed_with_swapped_roles(toks):
     for raw in raws:
         row = map_row("wildchat", raw | {"completion": raw["ground_truth"], "timestamp": None})
         example = Example(
-            row.row_id,
+            row.id,
             "wildchat",
             "test",
             row.user_id,
             row.context_id,
             Persona(row.user_id, raw["persona"]),
-            row.prompt,
-            row.completion,
+            row.messages,
+            row.reply,
         )
         asked = prompt(example, "response", HierarchyConfig(variant="wildchat-stronger"))
         assert [m["role"] for m in asked[1:]] == ["user", "assistant"] * (len(asked) // 2) and {

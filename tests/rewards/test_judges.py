@@ -10,10 +10,11 @@ from raw_rows import ROWS
 
 from humanlm.core.basics import run_sync
 from humanlm.core.config import HARMLESS
-from humanlm.core.records import Example, Message, Persona
-from humanlm.data.replies import thread_examples
+from humanlm.core.records import Example, Persona
+from humanlm.data.files import Faults
+from humanlm.data.replies import threads_source
 from humanlm.data.rows import map_row
-from humanlm.data.threads import import_threads, sample_threads
+from humanlm.data.threads import sample_threads
 from humanlm.data.viz import score_mark
 from humanlm.hierarchy.levels import STATES
 from humanlm.hierarchy.prompts import HierarchyConfig, make_rows
@@ -127,11 +128,12 @@ def test_a_judge_reads_the_conversation_of_the_policys_prompt_where_own_lines_ar
     columns = dict(
         thread="room", id="nr", user="author", text="said", parents="answers", time="day"
     )
-    examples = thread_examples(import_threads(sample_threads(), columns)).examples
-    for source, make in ROWS.items():
-        r = map_row(source, make()).shown()
-        said = tuple(Message(i, role, name, text) for i, role, name, text, _ in r.context)
-        examples.append(Example(source, source, "", r.user_id, source, Persona("p"), said, "yes"))
+    entries = [e for e in threads_source(sample_threads(), columns)(Faults()) if e.target]
+    entries += [map_row(source, make()) for source, make in ROWS.items()]
+    examples = [
+        Example(e.id, e.source, "", e.user_id, e.context_id, Persona("p"), e.messages, e.reply)
+        for e in entries
+    ]
     rows = make_rows(examples, HierarchyConfig(context_messages=None), ["stance"])
     requests, human = requests_by_row(rows, examples), 0
     for row, e in zip(rows, examples):
