@@ -27,7 +27,7 @@ from humanlm.evaluation.measured import (
     save_results,
 )
 from .training.recipe import Recipe, find_recipe
-from .training.run import recipe_name, run_home
+from .training.run import run_setting
 
 # %% ../nbs/90_eval.ipynb #recipe_of
 INPUTS = "runs (folders or names: all their models), or one model of a run (RUN:NAME)"
@@ -49,12 +49,12 @@ def _recipe_of(
     "Find out whose comparison is asked for: the settings', else the first run's, if it has one"
     line = cut_line(argv)
     named = line.files or [flag for flag, *_ in line.flags if flag == "--run.recipe"]
-    out = run_home(argv)
+    out = run_setting(argv, "out")
     runs = [found[0] for given in line.inputs if (found := _run_of(given, out))]
     if runs and not named:
         run = read_yaml(runs[0] / "config.yaml").get("run")
         return find_recipe(run.get("recipe") or RunConfig.recipe) if run else Recipe()
-    return find_recipe(recipe_name(argv))
+    return find_recipe(run_setting(argv, "recipe"))
 
 # %% ../nbs/90_eval.ipynb #measured_of
 def _measured_of(

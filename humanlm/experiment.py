@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from .core.commands import command
 from .core.html import aligned
 from .evaluation.outcome import load_outcome
-from .training.experiment import check_experiment, plan, run_experiment
+from .training.experiment import check_experiment, experiment_settings, plan, run_experiment
 from .training.run import keep_memory, quiet_libraries
-from .training.trials import experiment_settings
 
 # %% ../nbs/81_experiment.ipynb #main
 @command("experiment")

@@ -88,7 +88,7 @@ from humanlm.rewards.judge_settings import (
     make_judge,
     same_judge_warning,
 )
-from ..training.run import Run, keep_memory, quiet_libraries, run_home
+from ..training.run import Run, keep_memory, quiet_libraries, run_setting
 from ..training.sampling import RolloutConfig
 from ..worlds.mini import WorldConfig, make_world
 from ..worlds.sources import load_data
@@ -383,7 +383,7 @@ def prepare(argv: Sequence[str]) -> Comparison:
     dynamics = line.inputs[:1] == [DYNAMICS]
     inputs, find = (line.inputs[1:], checkpoint_systems) if dynamics else (line.inputs, systems_of)
     flags = *(f"--config={file}" for file in line.files), *("=".join(flag) for flag in line.flags)
-    homes = (run_home(argv), *HOMES)
+    homes = (run_setting(argv, "out"), *HOMES)
     first = next((run[0] for text in inputs if (run := run_of(text, homes))), None)
     s = read_settings(flags, first)
     if not (line.has("--run.name") or s.resume):  # a folder beside those of runs

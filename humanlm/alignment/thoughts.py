@@ -51,7 +51,7 @@ from ..hierarchy.levels import word_count
 from ..hierarchy.prompts import TRACE
 from ..rewards.judge_settings import make_judge
 from ..rewards.scoring import Judge
-from ..training.trials import Study, Trial
+from ..training.experiment import Study, Trial
 from ..worlds.reading import read
 from ..worlds.sources import load_data
 from ..worlds.states import States
@@ -327,16 +327,6 @@ class AlignmentStudy(Study):
             [s.data, s.world, s.model, s.sft, cold_start_hierarchy(s), asks_together(s), s.run.seed]
         )
         return {"base": key, "cold-start": key}
-
-    def kept(self, s: Settings) -> dict[str, str]:
-        "What was asked of them, where it was asked in the same way"
-        folders = ["evaluations", "measured", *([bits_home(s)] if s.eval.bits else [])]
-        conditions = to_json([s.eval, s.hierarchy, s.rollout, s.test_judge])
-        return {
-            f"{folder}/{name}.jsonl": key + conditions
-            for folder in folders
-            for name, key in self.shared(s).items()
-        }
 
     def after(self, trial: Trial) -> None:
         _ask(trial)

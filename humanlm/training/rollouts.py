@@ -6,17 +6,17 @@
 __all__ = ['Rollout', 'single_turn', 'sft_row', 'lesson_opening', 'tokens_needed', 'least', 'require_room']
 
 # %% ../../nbs/training/03_rollouts.ipynb #exported-imports
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
-from ..core.basics import ConfigError, shorten
+from ..core.basics import ConfigError
 from ..core.trajectory import Completion, Trajectory, Turn
 from ..hierarchy.composed import thinks_first
 from ..hierarchy.levels import text_faults
 from ..hierarchy.parsing import ParsePolicy, parse
 from ..hierarchy.prompts import markup
-from .policies import Policy, RolloutError
+from .policies import Policy
 from .sampling import Sampling, copy_index, group_index
 
 # %% ../../nbs/training/03_rollouts.ipynb #trajectory
@@ -52,15 +52,9 @@ def _trajectory(
     )
 
 # %% ../../nbs/training/03_rollouts.ipynb #Rollout
-class Rollout(Protocol):
-    "Lets the policy write"
-
-    async def __call__(
-        self,
-        rows: Sequence[dict],  # B rows, already repeated G times, groups whole
-        policy: Policy,
-    ) -> Any:  # B trajectories, in order; or they and their rewards [B, R]
-        ...
+# (B rows, repeated G times, groups whole; policy) → B trajectories, in order; or they and their
+# rewards [B, R]
+Rollout = Callable[[Sequence[dict], Policy], Awaitable[Any]]
 
 # %% ../../nbs/training/03_rollouts.ipynb #single_turn
 def single_turn(
@@ -75,17 +69,14 @@ def single_turn(
     async def rollout(rows: Sequence[dict], policy: Policy) -> list[Trajectory]:
         rows = prepare(rows)
         completions = await policy.generate(rows, sampling)
-        if len(completions) != len(rows):
-            answered = f"{len(completions)} of {len(rows)} rows"
-            raise RolloutError(f"The policy answered {answered}. It must answer each, in order.")
-        trajectories = []
-        for row, completion, group, copy in zip(
-            rows, completions, group_index(rows), copy_index(rows)
-        ):
+
+        def read(row, *place):
             form = row.get("form", reading.form)
             reader = replace(reading, thinking=thinks_first(row), form=form)
-            trajectories.append(_trajectory(row, completion, group, copy, reader))
-        return trajectories
+            return _trajectory(row, *place, reader)
+
+        numbers = group_index(rows), copy_index(rows)
+        return [read(*one) for one in zip(rows, completions, *numbers, strict=True)]
 
     return rollout
 
@@ -150,10 +141,7 @@ def require_room(
     long = [row for row, tokens in needs.items() if tokens > limit]
     if not long:
         return
-    worst = max(long, key=lambda row: needs[row])
     raise ConfigError(
-        f"{len(long):,} of {len(needs):,} prompts are too long even with only their newest "
-        f"message: the limit is {limit:,} tokens, and the longest ({shorten(worst)}) needs "
-        f"{needs[worst]:,}. Give --model.max_prompt_tokens {needs[worst]}, and begin anew with "
-        "--fresh."
+        f"{len(long):,} of {len(needs):,} prompts need more than {limit:,} tokens even with only "
+        f"their newest message. Give --model.max_prompt_tokens {max(needs.values())}, and --fresh."
     )

@@ -25,9 +25,9 @@ from humanlm.evaluation.outcome import Arms
 from humanlm.gyms.people import VIEWS
 from humanlm.gyms.protocol import ToolCall, UserError, find_gym
 from humanlm.gyms.recipe import PARTS
+from humanlm.training.experiment import Trial, experiment_settings, trials_of
 from humanlm.training.run import read_settings
 from humanlm.training.stages import fit
-from humanlm.training.trials import Trial, experiment_settings, trials_of
 from humanlm.worlds.states import OPPOSED, VALUES
 
 CONFIG = str(Path(__file__).parents[2] / "configs/experiments/loop.yaml")

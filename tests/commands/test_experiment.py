@@ -19,8 +19,15 @@ from humanlm.core.basics import read_jsonl
 from humanlm.evaluation.measured import ALL
 from humanlm.evaluation.outcome import load_outcome
 from humanlm.experiment import main
-from humanlm.training.experiment import _copy_measured, _next_trial, comparisons, twin
-from humanlm.training.trials import experiment_settings, study_of, trials_of
+from humanlm.training.experiment import (
+    _copy_measured,
+    _next_trial,
+    comparisons,
+    experiment_settings,
+    study_of,
+    trials_of,
+    twin,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = {

@@ -31,7 +31,7 @@ from humanlm.core.trajectory import load_trajectories
 from humanlm.hierarchy.prompts import closing, markup, opening
 from humanlm.models.checkpoints import load_model
 from humanlm.models.config import END, START
-from humanlm.training.policy import TrainerPolicy
+from humanlm.training.trainer import TrainerPolicy
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS, SAVED = 8, 2  # a checkpoint after every second step

@@ -160,8 +160,7 @@ HUMANLM = [
 def test_rewards_and_advantages_of_a_recipes_step_are_those_of_the_trainer(
     argv, tmp_path, monkeypatch
 ):
-    from humanlm.training.policy import TrainerPolicy
-    from humanlm.training.trainer import MethodTrainer
+    from humanlm.training.trainer import MethodTrainer, TrainerPolicy
 
     found, known, written = (
         {},

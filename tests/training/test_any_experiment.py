@@ -13,9 +13,15 @@ from humanlm.core.runs import save_record
 from humanlm.evaluation.measured import Measurement, save_measured
 from humanlm.evaluation.outcome import load_outcome
 from humanlm.training import experiment as experiments
-from humanlm.training.experiment import _gather, outcome
+from humanlm.training.experiment import (
+    Study,
+    _ExperimentConfig,
+    _gather,
+    experiment_settings,
+    outcome,
+    trials_of,
+)
 from humanlm.training.recipe import Recipe, Stage
-from humanlm.training.trials import Study, _ExperimentConfig, experiment_settings, trials_of
 
 
 class Plain(Recipe):

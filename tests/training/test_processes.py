@@ -46,7 +46,7 @@ import os
 from humanlm.training.policies import row_seeds
 from humanlm.models import generation
 from humanlm.models.generation import Prefixes
-from humanlm.training.policy import TrainerPolicy
+from humanlm.training.trainer import TrainerPolicy
 
 def even(trajectories):
     found = [t.completion_ids for t in trajectories]

@@ -53,7 +53,7 @@ BRIEF = {
 EVEN = """
 from humanlm.training.policies import row_seeds
 from humanlm.models.generation import Prefixes
-from humanlm.training.policy import TrainerPolicy
+from humanlm.training.trainer import TrainerPolicy
 
 def even(trajectories):
     found = [t.completion_ids for t in trajectories]
