@@ -74,8 +74,9 @@ class TokenDialogue:
         self.ended = completion.finish == "eos"
         self._add(completion.ids, True, completion.logps, "policy", completion.text)
 
-    def hear(self, heard: Heard) -> bool:  # whether the policy can go on
-        "Add what came back to the last turn"
+    def hear(self, heard: Heard | Sequence[dict]) -> bool:  # whether the policy can go on
+        "Add what came back to the last turn; messages alone have no reward"
+        heard = heard if isinstance(heard, Heard) else Heard(heard)
         reward = math.nan if heard.stop in FAILED else heard.reward
         self.turns[-1] = replace(self.turns[-1], reward=reward)
         self.errors += (f"user: {shorten(heard.error, 300)}",) if heard.error else ()
@@ -123,7 +124,8 @@ class TokenDialogue:
         )
 
 # %% ../../nbs/training/09_dialogues.ipynb #Answer
-Answer = Callable[[TokenDialogue], Awaitable[Heard]]  # what comes back to the last turn
+# what comes back to the last turn; no messages end the dialogue
+Answer = Callable[[TokenDialogue], Awaitable[Heard | Sequence[dict]]]
 _MOMENT = 0.005  # seconds for which the first answer waits for others
 
 

@@ -20,7 +20,6 @@ from humanlm.evaluation.measured import ALL
 from humanlm.evaluation.outcome import load_outcome
 from humanlm.experiment import main
 from humanlm.training.experiment import (
-    _copy_measured,
     _next_trial,
     comparisons,
     experiment_settings,
@@ -239,30 +238,9 @@ def test_wrong_variants_are_refused_before_anything_starts(tmp_path, capsys, var
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_plan_writes_nothing_and_counts_runs(tmp_path, capsys):
-    assert main(["--config", str(write(tmp_path)), "--dry-run"]) == 0
-    assert "2 runs, 2 cold starts, 6 trained models; 2 runs at once" in capsys.readouterr().out
-    assert not (tmp_path / "runs").exists()
-
-
 def test_other_settings_do_not_go_on_with_an_experiment(tmp_path, capsys):
     config, folder = write(tmp_path), tmp_path / "runs" / "tiny"
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text("run: {seed: 4}\n")
     assert main(["--config", str(config), "--resume"]) == 2
     assert "was started with other settings" in capsys.readouterr().err
-
-
-def test_runs_take_what_others_measured_of_shared_models_where_it_was_asked_alike(tmp_path):
-    config = Path(__file__).parents[2] / "configs" / "experiments" / "people.yaml"
-    recipe, s = experiment_settings(["--config", str(config), "--run.out", str(tmp_path)])
-    trials = trials_of(recipe, s)
-    first, alike, other = (
-        next(t for t in trials if t.variant == name).measured("base")
-        for name in ("supervised", "states-live", "thought-live")
-    )
-    first.parent.mkdir(parents=True)
-    first.write_text("{}\n")
-    _copy_measured(trials, trials, study_of(recipe))
-    assert alike.read_text() == "{}\n"
-    assert not other.exists()
