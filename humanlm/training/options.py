@@ -55,9 +55,11 @@ def trainer_args(
     dtype: str = "float32",  # in which the model computes; its weights should be float32
 ) -> GRPOConfig:
     "Return TRL's options with ours (HumanLM, section 6.4 lists the paper's)"
-    for name in options:
-        fields = GRPOConfig.__dataclass_fields__
+    fields = GRPOConfig.__dataclass_fields__
+    for name, value in options.items():
         check_name(name, fields, "option of the group 'trainer'", TrainerError)
+        if isinstance(value, str) and isinstance(fields[name].default, (int, float)):
+            raise TrainerError(f"trainer.{name} must be a number or true or false, got {value!r}.")
     share = shares(prompts, group, options, process_count())
     cycle = max(1, int(share.updates * options.get("num_iterations", 1)))
     batch = dict(

@@ -578,7 +578,7 @@ BAD_SETTINGS = {
     ),
     "a checkpoint inside a cycle": (
         ["--trainer.steps_per_generation", "4", "--trainer.save_steps", "6"],
-        r"Use 4 or a multiple",
+        r"multiple of 4",
     ),
     "a file that is not there": (
         ["--data.path", "nowhere.jsonl"],

@@ -332,7 +332,6 @@ def leader(folder, taken, watching, method=Method(None, None)):
         [],
         LoopPolicy(torch.nn.Linear(2, 2).bfloat16(), None, [0], s),
         Job("M", "R", str(folder), "stage", 8, 9),
-        [],
         numbers,
     )
     found.begin(taken)

