@@ -84,6 +84,7 @@ def require_cluster(address: str | None) -> None:  # host:port
 @contextmanager
 def cluster(v: VerlConfig, more: dict[str, str]) -> Iterator[Any]:
     "Start Ray, or join a cluster; stop what was started"
+    require_cluster(v.address)
     with _surroundings(
         {
             "RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "disabled"),

@@ -59,7 +59,7 @@ def trainer_args(
     for name, value in options.items():
         check_name(name, fields, "option of the group 'trainer'", TrainerError)
         if isinstance(value, str) and isinstance(fields[name].default, (int, float)):
-            raise TrainerError(f"trainer.{name} must be a number or true or false, got {value!r}.")
+            raise TrainerError(f"trainer.{name} must be a number, true or false; got {value!r}.")
     share = shares(prompts, group, options, process_count())
     cycle = max(1, int(share.updates * options.get("num_iterations", 1)))
     batch = dict(

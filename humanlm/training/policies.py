@@ -148,14 +148,12 @@ class ModelPolicy(Policy):
         open_rows = self.spelt(row for row in rows if "given" not in row)
         work = self.worker.submit(self.write, open_rows, sampling, prefixes)
         completions = iter(await asyncio.wrap_future(work))
-
-        def complete(row):
-            if "given" in row:
-                return self.given(row)
-            completion = next(completions)
-            return completion._replace(text=whole(row, completion))
-
-        return [complete(row) for row in rows]
+        answers = []
+        for row in rows:
+            answer = self.given(row) if "given" in row else next(completions)
+            text = answer.text if "given" in row else whole(row, answer)
+            answers.append(answer._replace(text=text))
+        return answers
 
     def write(
         self, rows: Sequence[dict], sampling: Sampling | None = None, prefixes: Any = None

@@ -161,11 +161,10 @@ def written_down(
     "Return trajectories with their advantages and signals"
     rows = {n: x.tolist() for n, x in further.items() if x.shape == shape and x.is_floating_point()}
 
-    def noted(i, t, advantage):
+    noted = []
+    for i, (t, advantage) in enumerate(zip(trajectories, advantages.tolist(), strict=True)):
         end = len(t.completion_ids)
         signals = t.signals | {name: values[i][:end] for name, values in rows.items()}
         advantage = advantage if isinstance(advantage, float) else advantage[:end]
-        return replace(t, advantage=advantage, signals=signals)
-
-    pairs = zip(trajectories, advantages.tolist(), strict=True)
-    return [noted(i, t, advantage) for i, (t, advantage) in enumerate(pairs)]
+        noted.append(replace(t, advantage=advantage, signals=signals))
+    return noted
