@@ -86,7 +86,7 @@ def _trl_args(out: str, options: dict[str, Any]) -> GRPOConfig:
     if alone:
         options = options | {"num_generations": 2, "per_device_train_batch_size": 2 * size}
     try:
-        args = GRPOConfig(output_dir=out, **options)
+        args: Any = GRPOConfig(output_dir=out, **options)
     except (ValueError, TypeError, ImportError) as e:
         raise TrainerError(
             f"TRL refuses the options of the group 'trainer': {shorten(e, 300)} See --help-trainer."

@@ -56,7 +56,7 @@ class Policy:
 # %% ../../nbs/training/02_policies.ipynb #row_seeds
 def row_seeds(
     rows: Sequence[dict],  # B rows, groups whole
-    policy: Policy,  # knows the seed of the run, and the step
+    policy: Any,  # knows the seed of the run, and the step
 ) -> list[int]:  # [B], below 2 ** 48
     "Give every sample of a run a seed of its own"
     names = (

@@ -6,7 +6,7 @@
 __all__ = ['Rollout', 'single_turn', 'sft_row', 'lesson_opening', 'tokens_needed', 'require_room']
 
 # %% ../../nbs/training/03_rollouts.ipynb #exported-imports
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -54,7 +54,7 @@ def _trajectory(
 # %% ../../nbs/training/03_rollouts.ipynb #Rollout
 # (B rows, repeated G times, groups whole; policy) → B trajectories, in order; or they and their
 # rewards [B, R]
-Rollout = Callable[[Sequence[dict], Policy], Awaitable[Any]]
+Rollout = Callable[[Sequence[dict], Any], Coroutine[Any, Any, Any]]
 
 # %% ../../nbs/training/03_rollouts.ipynb #single_turn
 def single_turn(
@@ -71,10 +71,10 @@ def single_turn(
         completions = await policy.generate(rows, sampling)
 
         numbers, trajectories = (group_index(rows), copy_index(rows)), []
-        for row, *place in zip(rows, completions, *numbers, strict=True):
+        for row, completion, group, copy in zip(rows, completions, *numbers, strict=True):
             form = row.get("form", reading.form)
             reader = replace(reading, thinking=thinks_first(row), form=form)
-            trajectories.append(_trajectory(row, *place, reader))
+            trajectories.append(_trajectory(row, completion, group, copy, reader))
         return trajectories
 
     return rollout

@@ -165,9 +165,9 @@ def _sft_args(
 ) -> TRLConfig:
     "Return TRL's options for one pass over prepared rows"
     gpu = torch.cuda.is_available()
-    saving = {"save_strategy": "no"}
+    saving: dict[str, Any] = precision(dtype) | {"save_strategy": "no"}
     if save is not None:
-        saving = {"save_strategy": "steps", "save_steps": max(1, steps // 4), **save}
+        saving |= {"save_strategy": "steps", "save_steps": max(1, steps // 4), **save}
     return TRLConfig(
         output_dir=str(out),
         max_steps=steps,
@@ -187,7 +187,6 @@ def _sft_args(
         dataloader_pin_memory=gpu,
         use_cpu=not gpu,
         **saving,
-        **precision(dtype),
     )
 
 # %% ../../nbs/training/12_sft.ipynb #RowsTrainer

@@ -118,7 +118,7 @@ class TrainerPolicy(ModelPolicy):
         completion = super().given(row)
         if not self.trainer.use_vllm:
             return completion
-        logps = self.token_logps([completion.prompt_ids], [completion.ids])[0].tolist()
+        logps = self.token_logps([[*completion.prompt_ids]], [[*completion.ids]])[0].tolist()
         return completion._replace(logps=logps)
 
     def computing(self) -> Any:
@@ -323,7 +323,7 @@ class _MemoryCallback(TrainerCallback):
             self.memory.follow(model)
 
 # %% ../../nbs/training/16_trainer.ipynb #named
-def _component(trainer: MethodTrainer, number: int, name: str) -> Callable[..., list[float]]:
+def _component(trainer: MethodTrainer, number: int, name: str) -> Any:
     "Return one component of the method's reward, as TRL asks; the first one has all of them made"
 
     def score(**_):
