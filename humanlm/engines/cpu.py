@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from .exchange import take_weights
+from .exchange import joined, take_weights
 
 # %% ../../nbs/engines/04_cpu.ipynb #CPUPlatform
 def _nothing(self, *_, **__):
@@ -230,8 +230,6 @@ def _whole(tensor):
 
 def register_cpu() -> None:
     "Enter the platform, the server and the critic into verl's tables"
-    from humanlm.engines.plugin import joined
-
     _complete_torch()
     import verl.utils.model
 
