@@ -32,7 +32,7 @@ from humanlm.evaluation.outcome import Arms, Table, rounded
 from humanlm.gyms.protocol import Environment, Gym, ToolCall, UserError, spoken
 from humanlm.gyms.recipe import PARTS
 from humanlm.rewards.judge_settings import make_judge
-from humanlm.training.trials import Study, Trial
+from humanlm.training.experiment import Study, Trial
 from humanlm.worlds.mini import Post
 from humanlm.worlds.sources import load_data
 from humanlm.worlds.states import AXES, OPPOSED, VALUES

@@ -17,7 +17,7 @@ from humanlm.core.config import Settings
 from humanlm.core.runs import read_record
 from humanlm.evaluation.measured import AUC, load_measured, load_results, score_table
 from humanlm.evaluation.outcome import Arms, Table
-from humanlm.training.trials import Trial
+from humanlm.training.experiment import Trial
 
 
 def _with_bits(trial: Trial, name: str) -> Table:

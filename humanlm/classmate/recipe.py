@@ -54,6 +54,7 @@ from ..evaluation.measured import Measurement
 from ..evaluation.outcome import Arms, rounded
 from ..evaluation.report import model_said, standard_sections
 from ..hierarchy.prompts import parts_text
+from ..training.experiment import Study, Trial
 from ..training.functions import AssistantModel, ask_row
 from ..training.memory import StagePlan
 from ..training.policies import ModelPolicy
@@ -62,7 +63,6 @@ from ..training.rollouts import sft_row
 from ..training.run import planned_steps
 from ..training.sampling import RolloutConfig
 from ..training.stages import learn, lessons, not_made, step_plan
-from ..training.trials import Study, Trial
 
 # %% ../../nbs/classmate/51_recipe.ipynb #TasksConfig
 @dataclass(frozen=True)
@@ -454,9 +454,8 @@ class _ClassmateRecipe(Recipe):
         plans = [StagePlan(k, n, sft.batch, longest, "lessons") for k, n in lessons.items()]
         batch = s.rollout.num_prompts * s.rollout.group_size
         frozen = sum(name in (START, READER) for name in models)
-        answer = s.classmate.max_tokens * bool(frozen)
-        plan = StagePlan("classmate", planned_steps(s, None), batch, longest)
-        return [*plans, plan._replace(frozen=frozen, answer=answer)]
+        plan = StagePlan("classmate", planned_steps(s, None), batch, longest, frozen=frozen)
+        return [*plans, plan]
 
     def plan(self, s: Settings) -> list[str]:
         "Say what a run does"
@@ -492,7 +491,6 @@ class _ClassmateStudy(Study):
     "Classmates and controls from one cold start"
 
     against = ("cold-start",)
-    own_units = True  # a variant asks its own questions
 
     def models(self, s: Settings) -> list[str]:
         "Name the models that are compared"

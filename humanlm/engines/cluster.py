@@ -28,21 +28,18 @@ from .settings import VerlConfig
 # %% ../../nbs/engines/08_cluster.ipynb #7c3a704e
 def environment(s: Settings, numbers: Path) -> dict[str, str]:
     "Say what every process of verl finds in its environment"
-    cpu = s.groups.get("verl", VerlConfig()).device == "cpu"
-    own = str(Path(humanlm.__file__).resolve().parents[1])
-    found = {
+    package = str(Path(humanlm.__file__).resolve().parents[1])
+    words = {
         "VERL_USE_EXTERNAL_MODULES": MODULE,
         "VERL_FILE_LOGGER_PATH": str(numbers),
-        "PYTHONPATH": os.pathsep.join(filter(None, [own, os.environ.get("PYTHONPATH", "")])),
+        "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH", "")])),
         "TOKENIZERS_PARALLELISM": "false",
         "TRANSFER_QUEUE_ENABLE": "1",
         "HYDRA_FULL_ERROR": "1",
     }
-    return found | (
-        {"VERL_PLATFORM": "cpu", "VERL_ENGINE_DEVICE": "cuda", "OMP_NUM_THREADS": "1"}
-        if cpu
-        else {}
-    )
+    if s.groups.get("verl", VerlConfig()).device == "cpu":
+        words |= {"VERL_PLATFORM": "cpu", "VERL_ENGINE_DEVICE": "cuda", "OMP_NUM_THREADS": "1"}
+    return words
 
 
 @contextmanager
@@ -63,14 +60,11 @@ def _require_gpu(v):
 
     if v.device != "cuda" or v.address:
         return
-    if not torch.cuda.is_available():
+    if (count := torch.cuda.device_count()) < v.gpus:
         raise ConfigError(
-            "verl.device is cuda, and this machine has no GPU. Take --verl.device cpu "
-            "--verl.rollout hf for a tiny model, "
-            "or name a cluster in verl.address."
+            f"verl.gpus is {v.gpus}, and this machine shows {count}. Take --verl.device cpu "
+            "--verl.rollout hf for a tiny model, or name a cluster in verl.address."
         )
-    if (found := torch.cuda.device_count()) < v.gpus:
-        raise ConfigError(f"verl.gpus is {v.gpus}, and this machine shows {found}.")
 
 
 def require_cluster(address: str | None) -> None:  # host:port
@@ -101,7 +95,7 @@ def cluster(v: VerlConfig, more: dict[str, str]) -> Iterator[Any]:
         import ray
 
         logical = {"num_cpus": 16, "num_gpus": v.gpus, "object_store_memory": 400 << 20}
-        own: dict[str, Any] = logical if v.device == "cpu" and not v.address else {}
+        options: dict[str, Any] = logical if v.device == "cpu" and not v.address else {}
         handler = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(
@@ -110,7 +104,7 @@ def cluster(v: VerlConfig, more: dict[str, str]) -> Iterator[Any]:
                 log_to_driver=False,
                 logging_level=logging.ERROR,
                 runtime_env={"env_vars": more},
-                **own,
+                **options,
             )
         except Exception as e:
             where = f"at {v.address} cannot be joined" if v.address else "cannot be started"

@@ -80,25 +80,21 @@ def _padded(rows):
 def _signal(method, batch, further):
     "Make advantages of the servers' log-probabilities, or, where a row has none, of this process's"
     done = batch.trajectories
-    known = all(t.logps is not None and not any(map(math.isnan, t.logps)) for t in done)
-    logps = (
-        _padded([t.logps for t in done])
-        if known
-        else batch.policy.token_logps(
-            [t.prompt_ids for t in done], [t.completion_ids for t in done]
-        )
-    )
+    if all(t.logps is not None and not any(map(math.isnan, t.logps)) for t in done):
+        logps = _padded([t.logps for t in done])
+    else:
+        ids = [t.prompt_ids for t in done], [t.completion_ids for t in done]
+        logps = batch.policy.token_logps(*ids)
     signal = method.signal(logps, further | {"completion_mask": batch.mask})
     return signal if isinstance(signal, tuple) else (signal, {})
 
 
 def step_numbers(method: Method, step: _MethodStep) -> dict[str, float]:
     "Measure a step as the other engine does, and let the memory of the method learn"
-    batch, weights = (
-        step.batch,
-        step.batch.rewards.new_tensor(method.reward.weights) if method.reward else None,
-    )
-    numbers = {"reward": (batch.rewards * weights).nansum(1).mean().item()} if method.reward else {}
+    batch, numbers = step.batch, {}
+    if method.reward:
+        weights = batch.rewards.new_tensor(method.reward.weights)
+        numbers["reward"] = (batch.rewards * weights).nansum(1).mean().item()
     numbers |= method.metrics(batch) if method.metrics else {}
     counts = token_counts(batch.trajectories)
     learned = method.memory.learn(method.memory.note(batch.trajectories)) if method.memory else {}

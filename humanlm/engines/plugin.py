@@ -7,23 +7,11 @@ __all__ = ['MODULE', 'register']
 
 # %% ../../nbs/engines/05_plugin.ipynb #exported-imports
 import os
-import sys
 from typing import Any
 
 MODULE = "humanlm.engines.plugin"  # what the variable names
 _registered = False
 _adapters: dict[str, str] = {}  # name → where the class of verl, or ours, is
-
-# %% ../../nbs/engines/05_plugin.ipynb #joined
-def _joined(
-    own: type,  # ours
-    base: type,  # verl's
-) -> type:
-    "Put a class of verl below one of ours, and in its place"
-    module = sys.modules[own.__module__]
-    found = type(own.__name__, (own, base), {"__module__": own.__module__, "__doc__": own.__doc__})
-    setattr(module, own.__name__, found)
-    return found
 
 # %% ../../nbs/engines/05_plugin.ipynb #register
 def register() -> None:
@@ -38,17 +26,19 @@ def register() -> None:
         False
     )  # verl would look for a class that TRL 1.16 no longer has
     if os.environ.get("VERL_PLATFORM") == "cpu":
-        _register_cpu()
+        from humanlm.engines.cpu import register_cpu
+
+        register_cpu()
     from verl.experimental.agent_loop.agent_loop import AgentLoopBase
     from verl.experimental.agent_loop.agent_loop import register as as_loop
     from verl.trainer.ppo.core_algos import register_adv_est
 
     from humanlm.engines.estimators import VERL_ESTIMATORS
-    from humanlm.engines.exchange import RolloutLoop
+    from humanlm.engines.exchange import RolloutLoop, joined
 
     for name, function in VERL_ESTIMATORS.items():
         register_adv_est(name)(function)
-    loop = _joined(RolloutLoop, AgentLoopBase)
+    loop = joined(RolloutLoop, AgentLoopBase)
     loop.record = _loop_output()
     as_loop("humanlm")(loop)
     from verl.workers.rollout import base
@@ -66,33 +56,11 @@ def _adapter(name: str) -> Any:
 
     from humanlm.engines.exchange import WeightSender
 
-    module, _, own = _adapters[name].rpartition(".")
-    return type(own, (WeightSender, getattr(import_module(module), own)), {"__module__": __name__})
+    module, _, cls = _adapters[name].rpartition(".")
+    return type(cls, (WeightSender, getattr(import_module(module), cls)), {"__module__": __name__})
 
 
 __getattr__ = _adapter  # Python asks it for names that a module has not
-
-
-def _register_cpu():
-    from humanlm.engines import cpu
-
-    cpu.complete_torch()
-    import verl.utils.model
-
-    verl.utils.model.load_valuehead_model = cpu.critic_model
-    from verl.plugin.platform.platform_base import PlatformBase
-    from verl.plugin.platform.platform_manager import PlatformRegistry
-
-    PlatformRegistry.register(platform="cpu")(_joined(cpu.CPUPlatform, PlatformBase))
-    from verl.workers.rollout import base
-    from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
-
-    replica, adapter = (
-        _joined(cpu.TransformersReplica, RolloutReplica),
-        _joined(cpu.TransformersAdapter, base.BaseRollout),
-    )
-    base._ROLLOUT_REGISTRY[("humanlm_hf", "async")] = f"{adapter.__module__}.{adapter.__name__}"
-    RolloutReplicaRegistry.register("humanlm_hf", lambda: replica)
 
 
 def _loop_output():
@@ -106,10 +74,9 @@ def _loop_output():
 
         def as_dict(self) -> dict[str, Any]:
             "Put the numbers where verl keeps rewards"
-            found = super().as_dict()
-            return found | {
-                "rm_scores": torch.tensor(found.pop("token_scores"), dtype=torch.float32)
-            }
+            fields = super().as_dict()
+            scores = torch.tensor(fields.pop("token_scores"), dtype=torch.float32)
+            return fields | {"rm_scores": scores}
 
     return LoopOutput
 

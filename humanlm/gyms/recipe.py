@@ -61,6 +61,7 @@ from humanlm.training.dialogues import (
     multi_turn,
     turn_advantage,
 )
+from ..training.experiment import Study, Trial
 from ..training.functions import AssistantModel, ask_row
 from ..training.memory import StagePlan
 from ..training.method import Method
@@ -70,7 +71,6 @@ from ..training.rollouts import sft_row
 from ..training.run import planned_steps
 from ..training.sampling import RolloutConfig
 from ..training.stages import learn, lessons, step_plan
-from ..training.trials import Study, Trial
 
 # %% ../../nbs/gyms/51_recipe.ipynb #GymsConfig
 @dataclass(frozen=True)
@@ -493,7 +493,6 @@ class _GymStudy(Study):
     "Gyms and credits from one cold start"
 
     against = ("cold-start",)
-    own_units = True  # a variant plays its own gyms
 
     def models(self, s: Settings) -> list[str]:
         "Name the models that are compared, without an untrained one where there are lessons"

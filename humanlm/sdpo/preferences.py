@@ -31,7 +31,7 @@ from ..evaluation.report import load_log
 from ..models.settings import ClientConfig
 from .styles import ALIASES, TASTES, Style, Taste, find_trait, measures
 from .users import CONTROLS, UserConfig
-from ..training.trials import Trial
+from ..training.experiment import Trial
 
 # %% ../../nbs/sdpo/05_preferences.ipynb #TraitJudge
 class TraitJudge:

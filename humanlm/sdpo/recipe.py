@@ -56,13 +56,13 @@ from humanlm.sdpo.users import (
     toy_lessons,
     toy_logs,
 )
+from ..training.experiment import Study, Trial
 from ..training.functions import AssistantModel, ask_row
 from ..training.memory import StagePlan
 from ..training.recipe import Recipe, Stage, Work
 from ..training.run import planned_steps
 from ..training.sampling import RolloutConfig
 from ..training.stages import learn, lessons, step_plan
-from ..training.trials import Study, Trial
 from ..worlds.requests import all_requests
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #PromptsConfig
@@ -343,7 +343,7 @@ def _method_plans(s: Settings, prompts: int | None) -> list[StagePlan]:
     rows, frozen = s.rollout.num_prompts * s.rollout.group_size, int(s.sdpo.teacher != "live")
     longest = s.prompts.max_tokens
     return [
-        StagePlan(name, planned_steps(phase, prompts), rows, longest, kind, frozen, True)
+        StagePlan(name, planned_steps(phase, prompts), rows, longest, kind, frozen)
         for name, phase, kind in kinds
     ]
 

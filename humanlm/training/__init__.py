@@ -9,7 +9,7 @@ from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
     from .advantages import group_advantages, leave_one_out
-    from .memory import PlanConfig, memory_lines
+    from .memory import PlanConfig, memory_line
     from .method import Batch, Method
     from .policies import Policy
     from .recipe import Recipe, Stage
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __getattr__, __dir__ = lazy_names(__name__, {
     "advantages": ["group_advantages", "leave_one_out"],
-    "memory": ["PlanConfig", "memory_lines"],
+    "memory": ["PlanConfig", "memory_line"],
     "method": ["Batch", "Method"],
     "policies": ["Policy"],
     "recipe": ["Recipe", "Stage"],

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..core.basics import check_name
+from ..core.runs import process_count
 from .method import CREDITS, SCORES
+from .shares import from_everywhere
 
 # %% ../../nbs/training/06_advantages.ipynb #_tensor
 def _tensor(rewards: Any) -> torch.Tensor:
@@ -92,13 +93,10 @@ def everywhere(
     x: torch.Tensor,  # [B], of this process
 ) -> tuple[torch.Tensor, slice]:
     "Join the numbers of all processes that train together, in their order"
-    several = torch.distributed
-    if not (several.is_available() and several.is_initialized() and several.get_world_size() > 1):
+    if process_count() == 1:
         return x, slice(None)
-    parts: list[Any] = [None] * several.get_world_size()
-    several.all_gather_object(parts, x.cpu())
-    before = sum(map(len, parts[: several.get_rank()]))
-    return torch.cat(parts).to(x.device), slice(before, before + len(x))
+    rows, place = from_everywhere(list(x.cpu()))
+    return torch.stack(rows).to(x.device), place
 
 # %% ../../nbs/training/06_advantages.ipynb #broadcast
 def broadcast(
@@ -106,12 +104,7 @@ def broadcast(
     mask: torch.Tensor,  # [B, T] bool, True = written by the policy
 ) -> torch.Tensor:  # [B, T]
     "Give every trainable token the advantage of its row"
-    if advantages.shape == mask.shape[:1]:
-        return mask.to(advantages.dtype, copy=True).mul_(advantages[:, None])
-    raise ValueError(
-        f"advantages {list(advantages.shape)} must have one entry "
-        f"for each row of the mask {list(mask.shape)}"
-    )
+    return mask.to(advantages.dtype, copy=True).mul_(advantages[:, None])
 
 # %% ../../nbs/training/06_advantages.ipynb #SCORES
 def _padded(rows, fill):
@@ -127,7 +120,6 @@ def trajectory_scores(
     compat: str = "",  # userrl: their Sum, a mean of four decimals; 0 without turns
 ) -> torch.Tensor:  # [B] float64; nan without turns, or where a user failed
     "Say what each dialogue is worth: its turns' sum, mean or best"
-    check_name(score, SCORES, "trajectory score", ValueError)
     r = _padded(rewards, 0.0)
     turns = torch.tensor([float(len(row)) for row in rewards], dtype=torch.float64)
     if score == "r2g":
@@ -148,7 +140,6 @@ def _turn_credits(
     compat: str = "",  # userrl: em with four decimals
 ) -> torch.Tensor:  # [B, K] float64, nan behind the last turn
     "Say what each turn deserves: all the same, what came from it on, its reward bent or as it is"
-    check_name(credit, CREDITS, "turn credit", ValueError)
     equal = [[1.0] * len(r) for r in rewards]
     c = _padded(equal if credit == "equalized" else rewards, math.nan)
     if credit == "em":
@@ -173,31 +164,18 @@ def turn_advantages(
     compat: str = "",  # userrl: as published, edge cases included
 ) -> torch.Tensor:  # [B, T] float32
     "Compare dialogues within their groups, through all processes, and give each turn its share"
-    T, several = mask.shape[1], [*map(len, starts)]
-    if len({len(rewards), len(starts), len(mask)}) > 1 or (
-        not compat and several != [*map(len, rewards)]
-    ):
-        raise ValueError(
-            f"{len(rewards)} dialogues of {sum(map(len, rewards))} turns, {len(starts)} "
-            f"of {sum(several)} starts, a mask of {len(mask)}"
-        )
+    T = mask.shape[1]
     if not compat:
-        rewards = [[x for x, s in zip(*row) if s < T] for row in zip(rewards, starts)]
-    compared = _compared(
-        trajectory_scores(rewards, score, gamma, compat),
-        torch.as_tensor(groups).cpu(),
-        scale,
-        compat,
-    )
+        rows = zip(rewards, starts, strict=True)
+        rewards = [[x for x, s in zip(*row, strict=True) if s < T] for row in rows]
+    scores = trajectory_scores(rewards, score, gamma, compat)
+    compared = _compared(scores, torch.as_tensor(groups).cpu(), scale, compat)
     borders = _padded([[0, *row] for row in starts], T).clamp(max=T).long()
     lengths = borders.diff(append=torch.full((len(mask), 1), T))
-    if (lengths < 0).any():
-        raise ValueError("starts must rise within each dialogue")
     tokens = _counted(mask, lengths)[:, 1:]
-    credits = torch.nn.functional.pad(
-        _turn_credits(rewards, credit, gamma, compat), (0, tokens.shape[1])
-    )[:, : tokens.shape[1]].nan_to_num(0)
-    credits = credits if compat else _usable(credits, tokens)
+    credits = _turn_credits(rewards, credit, gamma, compat)
+    credits = torch.nn.functional.pad(credits, (0, tokens.shape[1]))[:, : tokens.shape[1]]
+    credits = credits.nan_to_num(0) if compat else _usable(credits.nan_to_num(0), tokens)
     total, counted = (credits * tokens).sum(1), (tokens * ((credits != 0) | whole)).sum(1)
     each = credits * (compared * counted / total).where(total != 0, 0.0)[:, None]
     return _repeated(torch.nn.functional.pad(each, (1, 0)), lengths, mask)

@@ -11,12 +11,11 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from secrets import randbits
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from ..clients.protocol import LLMError
-from ..core.basics import near_miss, require, shorten
+from ..core.basics import ConfigError, check_name, shorten
 from ..core.trajectory import Completion, Trajectory, Turn
 from ..hierarchy.prompts import SPEAKER, parts_text
 from .method import CREDITS, SCORES, Advantage, Batch
@@ -47,26 +46,16 @@ class TokenDialogue:
         policy: ModelPolicy,  # whose turns are trained on
         most: int | None = None,  # turns of the policy; None = as many as there is room for
     ):
-        self.row, self.policy, self.most, self.prompt_ids = (
-            row,
-            policy,
-            most,
-            policy.prompt_ids(row),
-        )
+        self.row, self.policy, self.most = row, policy, most
+        self.prompt_ids = policy.prompt_ids(row)
         self.ids: list[int] = []
         self.mask: list[bool] = []
         self.logps: list[float] = []
         self.turns: list[Turn] = []
-        self.ended, self.open, self.written = (
-            False,
-            True,
-            0,
-        )  # whether the last turn ended itself, more may come; tokens of second models
-        self.stop, self.errors, self.rewards = (
-            "",
-            (),
-            {},
-        )  # rewards: name → number about the dialogue as a whole, for the record
+        self.ended = False  # whether the last turn ended itself
+        self.stop = ""  # why the dialogue ended; empty: it goes on
+        self.errors: tuple[str, ...] = ()
+        self.rewards: dict[str, float] = {}  # about the dialogue as a whole, for the record
 
     @property
     def said(self) -> list[str]:
@@ -74,7 +63,7 @@ class TokenDialogue:
         return [turn.text for turn in self.turns if turn.role == "policy"]
 
     def asked(self) -> dict:
-        "Give the row of the next turn, which goes on behind everything so far"
+        "Return the row of the next turn, which goes on behind everything so far"
         room = self.row["max_tokens"] - len(self.ids)
         cap = min(room, self.row.get("turn_tokens", room))
         seed = {"seed": self.row["seed"] + len(self.turns)} if "seed" in self.row else {}
@@ -88,50 +77,33 @@ class TokenDialogue:
     def hear(self, heard: Heard | Sequence[dict]) -> bool:  # whether the policy can go on
         "Add what came back to the last turn; messages alone have no reward"
         heard = heard if isinstance(heard, Heard) else Heard(heard)
-        self.turns[-1] = replace(
-            self.turns[-1], reward=math.nan if heard.stop in FAILED else heard.reward
-        )
-        self.stop, ids = (
-            heard.stop
-            or (
-                "done"
-                if not heard.messages
-                else "turn_limit"
-                if len(self.said) == self.most
-                else ""
-            ),
-            [],
-        )
+        reward = math.nan if heard.stop in FAILED else heard.reward
+        self.turns[-1] = replace(self.turns[-1], reward=reward)
         self.errors += (f"user: {shorten(heard.error, 300)}",) if heard.error else ()
-        if not self.stop:
-            ids = self._between(heard.messages)
-            if len(self.ids) + len(ids) >= self.row["max_tokens"]:
-                self.stop, ids = "length", []
-        text = "\n\n".join(parts_text(m["content"]) for m in heard.messages)
+        end = "turn_limit" if len(self.said) == self.most else ""
+        self.stop = heard.stop or (end if heard.messages else "done")
+        ids = [] if self.stop else self._between(heard.messages)
+        if len(self.ids) + len(ids) >= self.row["max_tokens"] and not self.stop:
+            self.stop, ids = "length", []
         if heard.messages:
+            text = "\n\n".join(parts_text(m["content"]) for m in heard.messages)
             self._add(ids, False, [0.0] * len(ids), heard.messages[-1]["role"], text)
-        self.open = not self.stop
-        return self.open
+        return not self.stop
 
     def _between(self, messages):
         from humanlm.models.prompts import continuation
 
-        return continuation(
-            self.policy.tokenizer,
-            messages,
-            self.row.get("speaker", SPEAKER),
-            self.row["thinking"],
-            self.ended,
-        )
+        speaker, thinking = self.row.get("speaker", SPEAKER), self.row["thinking"]
+        return continuation(self.policy.tokenizer, messages, speaker, thinking, self.ended)
 
-    def _add(self, ids, own, logps, role, text):
+    def _add(self, ids, is_policy, logps, role, text):
         self.turns.append(Turn(role, text, (len(self.ids), len(self.ids) + len(ids))))
         self.ids += ids
-        self.mask += [own] * len(ids)
+        self.mask += [is_policy] * len(ids)
         self.logps += [math.nan] * len(ids) if logps is None else logps
 
     def trajectory(self, group: int = 0, copy: int = 0) -> Trajectory:
-        "Make the record of the dialogue; without log-probabilities where the policy gave none"
+        "Return the record of the dialogue; without log-probabilities where the policy gave none"
         row = self.row
         return Trajectory(
             f"{row['row_id']}/{copy}",
@@ -143,19 +115,17 @@ class TokenDialogue:
             self.prompt_ids,
             self.ids,
             self.mask,
-            None if any(x != x for x in self.logps) else self.logps,
+            None if any(map(math.isnan, self.logps)) else self.logps,
             "\n\n".join(self.said),
             parse_status=self.stop,
             errors=self.errors,
             rewards=dict(self.rewards),
-            usage={"tokens_out": self.written} if self.written else None,
             **{name: row.get(name, "") for name in ("example_id", "context_id", "user_id")},
         )
 
 # %% ../../nbs/training/09_dialogues.ipynb #Answer
-Answer = Callable[
-    [TokenDialogue], Awaitable[Heard | Sequence[dict]]
-]  # what comes back to the last turn; no messages end the dialogue
+# what comes back to the last turn; no messages end the dialogue
+Answer = Callable[[TokenDialogue], Awaitable[Heard | Sequence[dict]]]
 _MOMENT = 0.005  # seconds for which the first answer waits for others
 
 
@@ -169,30 +139,20 @@ def multi_turn(
     async def rollout(rows: Sequence[dict], policy: ModelPolicy) -> list[Trajectory]:
         talks = [TokenDialogue(row, policy, turns) for row in _seeded(rows, policy, sampling)]
         await _lead(talks, answer, policy, sampling)
-        return [
-            talk.trajectory(g, c) for talk, g, c in zip(talks, group_index(rows), copy_index(rows))
-        ]
+        numbers = group_index(rows), copy_index(rows)
+        return [talk.trajectory(group, copy) for talk, group, copy in zip(talks, *numbers)]
 
     return rollout  # type: ignore[return-value]  # only policies that go on in a dialogue can do this
 
 
 def _seeded(rows, policy, sampling):
     "Give each row a seed, the same however many processes share the rows"
-    every, own = (
-        from_everywhere([row["row_id"] for row in rows])
-        if policy.lockstep
-        else ([row["row_id"] for row in rows], slice(None))
-    )
-    whose: Any = policy
-    if sampling is not None:
-        seed = randbits(48) if sampling.seed is None else sampling.seed
-        whose = SimpleNamespace(seed=seed, step=policy.step)
-    return [
-        row | {"seed": seed}
-        for row, seed in zip(
-            rows, row_seeds([{"row_id": id} for id in every], whose)[own], strict=True
-        )
-    ]
+    every, place = [{"row_id": row["row_id"]} for row in rows], slice(None)
+    if policy.lockstep:
+        every, place = from_everywhere(every)
+    seed = policy.seed if sampling is None or sampling.seed is None else sampling.seed
+    seeds = row_seeds(every, SimpleNamespace(seed=seed, step=policy.step))[place]
+    return [row | {"seed": seed} for row, seed in zip(rows, seeds, strict=True)]
 
 
 async def _lead(talks, answer, policy, sampling):
@@ -202,19 +162,15 @@ async def _lead(talks, answer, policy, sampling):
     prefixes, ready, waiting = Prefixes(), talks, {}  # waiting: task → whose answer it brings
     try:
         while policy.everywhere(len(ready) + len(waiting)):
-            written = (
-                await policy.generate([talk.asked() for talk in ready], sampling, prefixes)
-                if ready or policy.lockstep
-                else []
-            )
-            for talk, completion in zip(ready, written, strict=True):
+            completions = []
+            if ready or policy.lockstep:
+                rows = [talk.asked() for talk in ready]
+                completions = await policy.generate(rows, sampling, prefixes)
+            for talk, completion in zip(ready, completions, strict=True):
                 talk.write(completion)
                 waiting[asyncio.ensure_future(_hear(answer, talk))] = talk
-            ready = [
-                talk
-                for talk, heard in await _answered(waiting, policy.lockstep)
-                if talk.hear(heard)
-            ]
+            answered = await _answered(waiting, policy.lockstep)
+            ready = [talk for talk, heard in answered if talk.hear(heard)]
     finally:
         for task in waiting:
             task.cancel()
@@ -224,9 +180,8 @@ async def _answered(waiting, everybody):
     "Take those who have an answer: all, or whoever is first and those who come a moment later"
     if not waiting:
         return []
-    _done, late = await asyncio.wait(
-        waiting, return_when=asyncio.ALL_COMPLETED if everybody else asyncio.FIRST_COMPLETED
-    )
+    when = asyncio.ALL_COMPLETED if everybody else asyncio.FIRST_COMPLETED
+    _done, late = await asyncio.wait(waiting, return_when=when)
     if late:
         await asyncio.wait(late, timeout=_MOMENT)
     return [(waiting.pop(task), task.result()) for task in list(waiting) if task.done()]
@@ -265,19 +220,9 @@ class CreditConfig:
         for name in ("score", "credit"):
             value = getattr(self, name)
             object.__setattr__(self, name, PUBLISHED.get(value, value))
-        require(
-            "credit",
-            (self.score in SCORES, f"score is {self.score!r}.{near_miss(self.score, SCORES)}"),
-            (
-                self.credit in CREDITS,
-                f"credit is {self.credit!r}.{near_miss(self.credit, CREDITS)}",
-            ),
-            (
-                self.compat in ("", "userrl"),
-                f"compat is {self.compat!r}. Leave it empty, or write userrl",
-            ),
-            (0 <= self.gamma <= 1, f"gamma must lie between 0 and 1, got {self.gamma}"),
-        )
+        check_name(self.score, SCORES, "credit.score", ConfigError)
+        check_name(self.credit, CREDITS, "credit.credit", ConfigError)
+        check_name(self.compat, ("", "userrl"), "credit.compat", ConfigError)
 
 
 def turn_advantage(config: CreditConfig = CreditConfig()) -> Advantage:
@@ -285,17 +230,16 @@ def turn_advantage(config: CreditConfig = CreditConfig()) -> Advantage:
     from humanlm.training.advantages import turn_advantages
 
     def advantage(batch: Batch) -> Any:
-        own = [_own(t) for t in batch.trajectories]
-        rewards, starts = (
-            [[turn.reward for turn in turns] for turns in own],
-            [[turn.span[0] for turn in turns] for turns in own],
-        )
+        turns = [_turns(t) for t in batch.trajectories]
+        rewards = [[turn.reward for turn in some] for some in turns]
+        starts = [[turn.span[0] for turn in some] for some in turns]
         return turn_advantages(rewards, starts, batch.mask, batch.groups, **asdict(config))
 
     return advantage
 
 
-def _own(t):
+def _turns(t):
+    "Return the turns of the policy"
     return [turn for turn in t.turns if turn.role == "policy"]
 
 # %% ../../nbs/training/09_dialogues.ipynb #TurnReward
@@ -313,10 +257,8 @@ class TurnReward:
         "Score a batch: values `[B, 1]`, nan where a user failed"
         from humanlm.training.advantages import trajectory_scores
 
-        values = trajectory_scores(
-            [[turn.reward for turn in _own(t)] for t in trajectories], self.score
-        ).tolist()
-        return [[value] for value in values], [
-            replace(t, rewards=t.rewards | {"turns": value})
-            for t, value in zip(trajectories, values)
-        ]
+        rewards = [[turn.reward for turn in _turns(t)] for t in trajectories]
+        values = trajectory_scores(rewards, self.score).tolist()
+        pairs = zip(trajectories, values)
+        scored = [replace(t, rewards=t.rewards | {"turns": value}) for t, value in pairs]
+        return [[value] for value in values], scored

@@ -68,14 +68,10 @@ class TextReward:
         values = self.score([t.text for t in trajectories])
         values = [float(value) for value in (await values if isawaitable(values) else values)]
         if len(values) != len(trajectories):
-            raise DataError(
-                f"The reward {self.names[0]} gave {len(values)} numbers for "
-                f"{len(trajectories)} texts. Give one for each, nan for none."
-            )
-        return [[value] for value in values], [
-            replace(t, rewards=t.rewards | {self.names[0]: value})
-            for t, value in zip(trajectories, values)
-        ]
+            raise DataError(f"The reward {self.names[0]} must give a number for each text.")
+        name, pairs = self.names[0], zip(trajectories, values)
+        scored = [replace(t, rewards=t.rewards | {name: value}) for t, value in pairs]
+        return [[value] for value in values], scored
 
 # %% ../../nbs/training/08_functions.ipynb #group_advantage
 def group_advantage(
@@ -92,17 +88,17 @@ def group_advantage(
 
     def advantage(batch: Batch) -> torch.Tensor:
         total = torch.as_tensor(combine(batch.rewards, weights), device=batch.groups.device)
-        (every, own), (groups, _) = everywhere(total), everywhere(batch.groups)
-        return estimate(every, groups)[own]
+        (every, place), (groups, _) = everywhere(total), everywhere(batch.groups)
+        return estimate(every, groups)[place]
 
     return advantage
 
 # %% ../../nbs/training/08_functions.ipynb #plain_weights
 def frozen_copy(model: Any) -> Any:
     "Copy a model, an adapter merged into it, for reading only"
-    made = copy.deepcopy(model)
-    made = made.merge_and_unload() if hasattr(made, "peft_config") else made
-    return made.requires_grad_(False).eval()
+    frozen = copy.deepcopy(model)
+    frozen = frozen.merge_and_unload() if hasattr(frozen, "peft_config") else frozen
+    return frozen.requires_grad_(False).eval()
 
 
 def plain_weights(model: Any) -> Iterator[tuple[str, Any]]:

@@ -58,9 +58,9 @@ def _logp_divergence(
     if alpha == 0:
         return (teacher.exp() * (teacher - student)).sum(-1)
     mixture = torch.logaddexp(student + math.log(1 - alpha), teacher + math.log(alpha))
-    return (1 - alpha) * (student.exp() * (student - mixture)).sum(-1) + alpha * (
-        teacher.exp() * (teacher - mixture)
-    ).sum(-1)
+    of_student = (student.exp() * (student - mixture)).sum(-1)
+    of_teacher = (teacher.exp() * (teacher - mixture)).sum(-1)
+    return (1 - alpha) * of_student + alpha * of_teacher
 
 # %% ../../nbs/training/07_losses.ipynb #def-support-student-torch
 def _support(
@@ -103,9 +103,8 @@ def importance(
     limit: float = 2.0,  # greatest weight
 ) -> torch.Tensor:  # without gradient
     "Weigh tokens by how much likelier they are now"
-    return (
-        (logps.detach().float() - old_logps.detach().float()).clamp(-20, 20).exp().clamp(max=limit)
-    )
+    change = logps.detach().float() - old_logps.detach().float()
+    return change.clamp(-20, 20).exp().clamp(max=limit)
 
 # %% ../../nbs/training/07_losses.ipynb #def-kl-estimate-logps
 def _blend(
@@ -133,18 +132,17 @@ def in_chunks(
     temperature: float = 1.0,  # divides the logits, as sampling does
 ) -> torch.Tensor:  # [N]
     "Apply a function of logits at each position, without the logits of all positions"
-    heads, weights = [known.head for known, _ in teachers], [weight for _, weight in teachers]
+    weights = [weight for _, weight in teachers]
 
     def piece(states: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
-        with torch.no_grad():
-            teacher = (
-                _blend([head(s) for head, s in zip(heads, rest)], weights) / temperature
-                if heads
-                else None
-            )
-        return function(student.head(states).float() / temperature, teacher, *rest[len(heads) :])
+        teacher = None
+        if teachers:
+            with torch.no_grad():
+                logits = [one.head(s) for (one, _), s in zip(teachers, rest)]
+                teacher = _blend(logits, weights) / temperature
+        return function(student.head(states).float() / temperature, teacher, *rest[len(teachers) :])
 
-    tensors = (student.states, *(known.states.detach() for known, _ in teachers), *more)
+    tensors = (student.states, *(one.states.detach() for one, _ in teachers), *more)
     pieces = zip(*(x.split(chunk or student.chunk) for x in tensors), strict=True)
     if not torch.is_grad_enabled():
         return torch.cat([piece(*each) for each in pieces])

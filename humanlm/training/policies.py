@@ -12,37 +12,33 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Any
 
 from ..clients.client import ChatClient
 from ..clients.limits import in_turn
 from ..clients.protocol import ChatReply, ChatRequest, LLMError
-from ..core.basics import HumanLMError, check_name
+from ..core.basics import HumanLMError
 from ..core.thoughts import THOUGHT_TAGS, without_thoughts
 from ..core.trajectory import Completion
 from ..hierarchy.prompts import SPEAKER, parts_text
 from .sampling import Sampling, copy_index
 
 # %% ../../nbs/training/02_policies.ipynb #Policy
-class Policy(Protocol):
-    "The model that writes; each backend brings one"
+class Policy:
+    "The model that writes; each backend is one"
 
-    seed: int  # of the run
-
-    @property
-    def step(self) -> int:
-        "The step of training at which it writes; 0 outside of training"
-        ...
+    seed = step = 0  # of the run, and of training; 0 outside of training
+    lockstep = False  # whether all processes must ask equally often
 
     async def generate(
         self,
         rows: Sequence[
             dict
-        ],  # B rows, possibly none; `prompt_ids` in a row takes the place of its prompt
+        ],  # B, possibly none; `prompt_ids` in a row takes the place of its prompt
         sampling: Sampling | None = None,  # None = the policy's own
     ) -> list[Completion]:
         "Complete each row, in order, up to its stop string and token cap"
-        ...
+        raise NotImplementedError("generate")
 
     def token_logps(
         self,
@@ -51,19 +47,16 @@ class Policy(Protocol):
         temperature: float | None = None,  # None = that of the policy's sampling
     ) -> Any:  # [B, T], 0 behind the end of a completion
         "Compute the log-probabilities of given completions"
-        ...
+        raise NotImplementedError("token_logps")
 
-    def everywhere(
-        self,
-        count: int,  # of this process
-    ) -> int:
-        "Add up a number over the processes that train together; all of them must ask equally often"
-        ...
+    def everywhere(self, count: int) -> int:
+        "Return the sum of a number over the processes that train together; all ask equally often"
+        return count
 
 # %% ../../nbs/training/02_policies.ipynb #row_seeds
 def row_seeds(
     rows: Sequence[dict],  # B rows, groups whole
-    policy: Policy,  # knows the seed of the run, and the step
+    policy: Any,  # knows the seed of the run, and the step
 ) -> list[int]:  # [B], below 2 ** 48
     "Give every sample of a run a seed of its own"
     names = (
@@ -77,10 +70,8 @@ class RolloutError(HumanLMError):
     "A rollout that cannot go on: a row without a field, a policy that does not answer"
 
 # %% ../../nbs/training/02_policies.ipynb #ScriptedPolicy
-class ScriptedPolicy:
+class ScriptedPolicy(Policy):
     "A policy without a model, for checks and examples; its tokens are words, and 0 is the end"
-
-    step = seed = 0
 
     def __init__(
         self,
@@ -90,14 +81,12 @@ class ScriptedPolicy:
         self.script, self.vocab = script, {"": 0}
 
     def text(self, row: dict, copy: int) -> str:
-        "Look up what a copy of a row is answered"
+        "Return what a copy of a row is answered"
         if "given" in row:
             return parts_text(row["given"])
         if callable(self.script):
             return self.script(row, copy)
-        texts = self.script[
-            check_name(row["level"], self.script, "level of the script", RolloutError)
-        ]
+        texts = self.script[row["level"]]
         return texts if isinstance(texts, str) else texts[copy % len(texts)]
 
     def encode(self, text: str) -> list[int]:
@@ -114,27 +103,21 @@ class ScriptedPolicy:
         self, rows: Sequence[dict], sampling: Sampling | None = None
     ) -> list[Completion]:
         "Answer each row from the script, cut at its stop string and its cap"
+        return [self._complete(row, self.text(row, n)) for row, n in zip(rows, copy_index(rows))]
 
-        def complete(row, text):
-            stops = [text.find(stop) + len(stop) for stop in row["stop"] if stop in text]
-            ids = self.encode(text[: min(stops)]) if stops else [*self.encode(text), 0]
-            finish = "length" if len(ids) > row["max_tokens"] else "stop" if stops else "eos"
-            ids = ids[: row["max_tokens"]]
-            prompt = row.get("prompt_ids") or self.encode(row["row_id"])
-            return Completion(ids, self.decode(ids), finish, prompt)
-
-        return [complete(row, self.text(row, n)) for row, n in zip(rows, copy_index(rows))]
-
-    def everywhere(self, count: int) -> int:
-        "Give the number back: a script works alone"
-        return count
+    def _complete(self, row, text):
+        stops = [text.find(stop) + len(stop) for stop in row["stop"] if stop in text]
+        ids = self.encode(text[: min(stops)]) if stops else [*self.encode(text), 0]
+        finish = "length" if len(ids) > row["max_tokens"] else "stop" if stops else "eos"
+        ids = ids[: row["max_tokens"]]
+        prompt = row.get("prompt_ids") or self.encode(row["row_id"])
+        return Completion(ids, self.decode(ids), finish, prompt)
 
 # %% ../../nbs/training/02_policies.ipynb #ModelPolicy
-class ModelPolicy:
+class ModelPolicy(Policy):
     "A model in this process, as a policy; it writes in a thread of its own"
 
-    step, seed, temperature = 0, 0, 1.0
-    lockstep = False  # whether all processes must ask equally often
+    temperature = 1.0
 
     def __init__(
         self,
@@ -153,7 +136,7 @@ class ModelPolicy:
         fields = [row["prompt"], row.get("prefix"), _begun(row), row["thinking"]]
         key = repr([*fields, row.get("speaker", SPEAKER)])
         if key not in self.rendered:
-            if len(self.rendered) >= _RENDERED:
+            if len(self.rendered) >= 1024:
                 del self.rendered[next(iter(self.rendered))]  # the oldest
             self.rendered[key] = _prompt_ids(self.tokenizer, row, self.max_prompt_tokens)
         return list(self.rendered[key])
@@ -162,15 +145,15 @@ class ModelPolicy:
         self, rows: Sequence[dict], sampling: Sampling | None = None, prefixes: Any = None
     ) -> list[Completion]:
         "Complete each row, in order; what is given is not generated, and what stands in `prefixes`"
-        asked = [i for i, row in enumerate(rows) if "given" not in row]
-        work = self.worker.submit(
-            self.write, self.spelt(rows[i] for i in asked), sampling, prefixes
-        )
-        written = dict(zip(asked, await asyncio.wrap_future(work), strict=True))
-        return [
-            written[i]._replace(text=whole(row, written[i])) if i in written else self.given(row)
-            for i, row in enumerate(rows)
-        ]
+        open_rows = self.spelt(row for row in rows if "given" not in row)
+        work = self.worker.submit(self.write, open_rows, sampling, prefixes)
+        completions = iter(await asyncio.wrap_future(work))
+        answers = []
+        for row in rows:
+            answer = self.given(row) if "given" in row else next(completions)
+            text = answer.text if "given" in row else whole(row, answer)
+            answers.append(answer._replace(text=text))
+        return answers
 
     def write(
         self, rows: Sequence[dict], sampling: Sampling | None = None, prefixes: Any = None
@@ -180,25 +163,20 @@ class ModelPolicy:
         from humanlm.models.prompts import thought_tags
 
         s, seeds = sampling or Sampling(), [row.get("seed") for row in rows]
-        asked = (
-            [self.prompt_ids(r) for r in rows],
-            [r["max_tokens"] for r in rows],
-            [r["stop"] for r in rows],
-        )
-        ban = {
-            "no_repeat_ngram": s.no_repeat_ngram,
-            "visible_after": [thought_tags(self.tokenizer)[1] * bool(r["thinking"]) for r in rows],
-        }
+        end = thought_tags(self.tokenizer)[1]
         return generate(
             self.model,
             self.tokenizer,
-            *asked,
+            [self.prompt_ids(r) for r in rows],
+            [r["max_tokens"] for r in rows],
+            [r["stop"] for r in rows],
             s.temperature,
             s.top_k,
             s.top_p,
             s.seed if None in seeds else seeds,
             prefixes=prefixes,
-            **ban,
+            no_repeat_ngram=s.no_repeat_ngram,
+            visible_after=[end * bool(r["thinking"]) for r in rows],
         )
 
     def spelt(self, rows: Iterable[dict]) -> list[dict]:
@@ -234,13 +212,6 @@ class ModelPolicy:
 
     def computing(self) -> Any:
         return nullcontext()  # the number format in which models compute: here, their own
-
-    def everywhere(self, count: int) -> int:
-        "Give the number back: outside of training a model works alone"
-        return count
-
-
-_RENDERED = 1024  # prompts that are kept
 
 # %% ../../nbs/training/02_policies.ipynb #_prompt_ids
 def _prompt_ids(tokenizer, row, limit):
@@ -294,7 +265,7 @@ def _chat_request(
     sampling: Sampling,
     repeat: int = 0,  # number of this answer to the same row
 ) -> ChatRequest:
-    "Ask a chat model what a row asks"
+    "Return what a chat model is asked about a row"
     if row.get("prefix") or row.get("begun"):
         raise RolloutError(
             "A chat model behind an API cannot go on in a given thought or sentence. Leave "
@@ -304,22 +275,18 @@ def _chat_request(
     def text(content):
         return content if isinstance(content, str) else parts_text(content)
 
-    system, *said = row["prompt"]
-    transcript = "\n\n".join(f"{m['name'] or m['role']}: {text(m['content'])}" for m in said)
+    system, *others = row["prompt"]
+    lines = [f"{m['name'] or m['role']}: {text(m['content'])}" for m in others]
     messages = (
         {"role": "system", "content": text(system["content"])},
-        {"role": "user", "content": transcript},
+        {"role": "user", "content": "\n\n".join(lines)},
     )
-    return ChatRequest(
-        messages,
-        temperature=sampling.temperature,
-        max_tokens=row["max_tokens"] + HIDDEN,
-        repeat=repeat,
-        caller="simulated user",
-    )
+    tokens = row["max_tokens"] + HIDDEN
+    who = {"repeat": repeat, "caller": "simulated user"}
+    return ChatRequest(messages, temperature=sampling.temperature, max_tokens=tokens, **who)
 
 # %% ../../nbs/training/02_policies.ipynb #ChatPolicy
-class ChatPolicy:
+class ChatPolicy(Policy):
     "A model behind an API, as a policy"
 
     def __init__(self, client: ChatClient, concurrency: int = 16):
@@ -331,13 +298,12 @@ class ChatPolicy:
         "Ask about each row; `RolloutError` if a question fails for good"
         s = sampling or Sampling()
         requests = [_chat_request(row, s, copy) for row, copy in zip(rows, copy_index(rows))]
-        replies = await in_turn(self.answer, requests, self.concurrency)
+        replies = await in_turn(self._answer, requests, self.concurrency)
         failed = [e for e in replies if isinstance(e, LLMError)]
         if failed:
             raise RolloutError(
-                f"{self.client.name} did not answer {len(failed)} of {len(rows)} "
-                f"questions; the first: {failed[0]} "
-                "Ask again later: with --test_judge.cache FOLDER nothing is paid twice."
+                f"{self.client.name} did not answer {len(failed)} of {len(rows)} questions: "
+                f"{failed[0]} With --test_judge.cache FOLDER nothing is paid twice."
             )
         return [
             Completion(
@@ -348,7 +314,7 @@ class ChatPolicy:
             for row, reply in zip(rows, replies)
         ]
 
-    async def answer(self, request: ChatRequest) -> ChatReply | LLMError:
+    async def _answer(self, request: ChatRequest) -> ChatReply | LLMError:
         "Ask one question; a failure is handed back, so that the others can end"
         try:
             return await self.client(request)

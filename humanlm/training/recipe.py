@@ -139,4 +139,8 @@ def find_engine(
     name: str | None,  # one of `ENGINES`; None or trl: nobody else
 ) -> Any:  # as `humanlm.engines.verl`; None where TRL takes the steps
     "Give the engine of a name"
-    return None if name in (None, "trl") else find_plugin(name, ENGINES | {"trl": ""}, "run.engine")
+    return (
+        None
+        if name in (None, "null", "trl")
+        else find_plugin(name, ENGINES | {"trl": ""}, "run.engine")
+    )

@@ -52,7 +52,14 @@ class RolloutConfig:
     a name of the Hub. null: the model itself. With it, training asks replies only."""
 
     def __post_init__(self):
-        require("rollout", *_rollout_checks(self))
+        share = self.reply_share is None or (0 <= self.reply_share <= 1 and not self.mixed_levels)
+        require(
+            "rollout",
+            (min(self.num_prompts, self.group_size) >= 1, "num_prompts and group_size: at least 1"),
+            (self.temperature > 0, "temperature must be above 0: equal completions teach nothing"),
+            (share, "reply_share must lie between 0 and 1, and goes without mixed_levels"),
+            (0 < self.top_p <= 1, f"top_p must be above 0 and at most 1, got {self.top_p}"),
+        )
 
     def sampling(self, seed: int | None = None) -> Sampling:
         "Say how training draws"
@@ -61,28 +68,6 @@ class RolloutConfig:
     def eval_sampling(self, seed: int | None = None) -> Sampling:
         "Say how evaluation draws"
         return Sampling(self.eval_temperature, self.top_p, 0, seed)
-
-# %% ../../nbs/training/01_sampling.ipynb #_rollout_checks
-def _rollout_checks(c):
-    return [
-        (c.num_prompts >= 1, f"num_prompts must be at least 1, got {c.num_prompts}"),
-        (c.group_size >= 1, f"group_size must be at least 1, got {c.group_size}"),
-        (
-            c.temperature > 0,
-            "temperature must be above 0, since equal completions teach nothing, got "
-            f"{c.temperature}",
-        ),
-        (
-            c.reply_share is None or 0 <= c.reply_share <= 1,
-            f"reply_share must lie between 0 and 1, got {c.reply_share}",
-        ),
-        (
-            c.reply_share is None or not c.mixed_levels,
-            "reply_share counts steps that ask for replies alone, and with "
-            "mixed_levels there are none: leave one of them out",
-        ),
-        (0 < c.top_p <= 1, f"top_p must be above 0 and at most 1, got {c.top_p}"),
-    ]
 
 # %% ../../nbs/training/01_sampling.ipynb #repeat_rows
 def repeat_rows(

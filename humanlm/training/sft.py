@@ -6,7 +6,6 @@
 __all__ = ['sft_dataset', 'Progress', 'MetricsLog', 'WandbLog', 'precision', 'train_sft']
 
 # %% ../../nbs/training/12_sft.ipynb #import-json-import-math
-import json
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -37,66 +36,53 @@ def sft_dataset(
     max_tokens: int | None = None,  # longest row that the model can read; None = any
 ) -> Dataset:  # columns input_ids, labels (-100 over the prompt) and dropped (messages left out)
     "Turn supervised rows into token ids and labels; `DataError` names a row that cannot fit"
-    targets = [render_target(tokenizer, row["target"]) for row in rows]
-    room = [min(max_prompt_tokens, (max_tokens or 1 << 30) - len(target)) for target in targets]
-    prompts = [_fitted(row, tokenizer, limit) for row, limit in zip(rows, room)]
-    return Dataset.from_dict(
-        {
-            "input_ids": [p.ids + t for p, t in zip(prompts, targets)],
-            "labels": [[-100] * len(p.ids) + t for p, t in zip(prompts, targets)],
-            "dropped": [p.dropped for p in prompts],
-        }
-    )
 
-# %% ../../nbs/training/12_sft.ipynb #_fitted
-def _fitted(row, tokenizer, limit):
-    where = f"Row {row['row_id'] or 'without a name'}"
-    thinking, parts = lesson_opening(tokenizer, row)
-    given = render_target(tokenizer, parts, end=False)
-    try:
-        asked = fit_prompt(tokenizer, row["prompt"], limit - len(given), thinking=thinking)
-    except ModelError as e:
-        raise DataError(f"{where}: {e}") from e
-    return asked._replace(ids=asked.ids + given)
+    def tokens(row):
+        target = render_target(tokenizer, row["target"])
+        room = min(max_prompt_tokens, (max_tokens or 1 << 30) - len(target))
+        thinking, parts = lesson_opening(tokenizer, row)
+        given = render_target(tokenizer, parts, end=False)
+        try:
+            prompt = fit_prompt(tokenizer, row["prompt"], room - len(given), thinking=thinking)
+        except ModelError as e:
+            raise DataError(f"Row {row['row_id'] or 'without a name'}: {e}") from e
+        ids = prompt.ids + given
+        labels = [-100] * len(ids) + target
+        return {"input_ids": ids + target, "labels": labels, "dropped": prompt.dropped}
+
+    return Dataset.from_list([tokens(row) for row in rows])
 
 # %% ../../nbs/training/12_sft.ipynb #OptimizerPair
 class _OptimizerPair(torch.optim.Optimizer):
-    "Several optimisers that step together; schedulers and checkpoints see one"
+    "Several optimizers that step together; schedulers and checkpoints see one"
 
     def __init__(self, *parts: torch.optim.Optimizer):
         self.parts = parts
         super().__init__([group for part in parts for group in part.param_groups], {})
 
-    @torch.no_grad()
     def step(self, closure=None):
         "Step every part"
-        loss = closure() if closure is not None else None
         for part in self.parts:
             part.step()
-        return loss
 
     def state_dict(self) -> dict:
-        "One entry per part"
+        "Return one entry per part"
         return {"parts": [part.state_dict() for part in self.parts]}
 
     def load_state_dict(self, state: dict) -> None:
         "Restore every part, keeping the groups that schedulers see"
-        for part, state_of_part in zip(self.parts, state["parts"], strict=True):
-            part.load_state_dict(state_of_part)
+        for part, saved in zip(self.parts, state["parts"], strict=True):
+            part.load_state_dict(saved)
         self.param_groups = [group for part in self.parts for group in part.param_groups]
 
 # %% ../../nbs/training/12_sft.ipynb #muon_adamw
-def _muon_adamw(
-    model: torch.nn.Module,  # its decoder layers' matrices go to Muon
-    muon_lr: float = 0.025,  # for the matrices
-    adam_lr: float = 0.01,  # for embeddings and norms
-) -> _OptimizerPair:
-    "Muon for the matrices inside the layers, AdamW for everything else"
-    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and ".layers." in name]
-    inside = {id(p) for p in matrices}
-    others = [p for p in model.parameters() if id(p) not in inside]
+def _muon_adamw(model: torch.nn.Module, muon_lr: float, adam_lr: float) -> _OptimizerPair:
+    "Return Muon for the matrices inside the layers, and AdamW for everything else"
+    weights = dict(model.named_parameters())
+    matrices = {name: p for name, p in weights.items() if p.ndim == 2 and ".layers." in name}
+    others = [p for name, p in weights.items() if name not in matrices]
     return _OptimizerPair(
-        torch.optim.Muon(matrices, lr=muon_lr, momentum=0.95, weight_decay=0.0),
+        torch.optim.Muon(list(matrices.values()), lr=muon_lr, momentum=0.95, weight_decay=0.0),
         torch.optim.AdamW(others, lr=adam_lr, betas=(0.9, 0.98), weight_decay=0.0),
     )
 
@@ -104,8 +90,8 @@ def _muon_adamw(
 class Progress(TrainerCallback):
     "Print how far training is, about ten times"
 
-    def __init__(self, title: str, keys: tuple[str, ...] = ("loss", "reward")):
-        self.title, self.keys = title, keys
+    def __init__(self, title: str):
+        self.title = title
 
     def on_train_begin(self, args, state, control, **_):
         "Note the step at which training begins, or goes on"
@@ -113,15 +99,15 @@ class Progress(TrainerCallback):
         self.begun = time.monotonic()
 
     def on_log(self, args, state, control, logs=None, **_):
-        "Print the newest values"
-        logs, step, steps = logs or {}, state.global_step, state.max_steps
-        numbers = {key: logs[key] for key in self.keys if isinstance(logs.get(key), float)}
-        if not numbers or step < self.next:
+        "Print loss and reward"
+        step, steps = state.global_step, state.max_steps
+        numbers = {key: (logs or {}).get(key) for key in ("loss", "reward")}
+        shown = [f"{key} {value:z.3f}" for key, value in numbers.items() if value is not None]
+        if not shown or step < self.next:
             return
-        text = ", ".join(f"{key} {value:z.3f}" for key, value in numbers.items())
         if step < steps:
-            text += f", {time_left(self.begun, step - self.first, steps - self.first)}"
-        print(f"{self.title}: step {step} of {steps}, {text}", flush=True)
+            shown.append(time_left(self.begun, step - self.first, steps - self.first))
+        print(f"{self.title}: step {step} of {steps}, {', '.join(shown)}", flush=True)
         self.next = step + steps // 10
 
 # %% ../../nbs/training/12_sft.ipynb #MetricsLog
@@ -133,13 +119,12 @@ class MetricsLog(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **_):
         "Forget the lines of this stage that a resumed run will write again"
-        trim_rows(
-            self.path,
-            lambda row: (
-                row["stage"] != self.stage
-                or (row["step"] <= state.global_step and "train_runtime" not in row)
-            ),
-        )
+
+        def stays(row):
+            again = row["step"] > state.global_step or "train_runtime" in row
+            return row["stage"] != self.stage or not again
+
+        trim_rows(self.path, stays)
 
     def on_log(self, args, state, control, logs=None, **_):
         "Append one line"
@@ -156,12 +141,8 @@ class WandbLog(TrainerCallback):
         "Send one line"
         import wandb
 
-        wandb.log(
-            {
-                f"{self.stage}/{name}": value
-                for name, value in {"step": state.global_step, **(logs or {})}.items()
-            }
-        )
+        line = {"step": state.global_step, **(logs or {})}
+        wandb.log({f"{self.stage}/{name}": value for name, value in line.items()})
 
 # %% ../../nbs/training/12_sft.ipynb #precision
 def precision(
@@ -182,51 +163,35 @@ def _sft_args(
     save: Mapping[str, Any] | None = None,  # TRL's options for checkpoints; None writes none
     dtype: str = "float32",  # in which the model computes, as `precision` takes it
 ) -> TRLConfig:
-    "TRL's options for one pass over prepared rows"
+    "Return TRL's options for one pass over prepared rows"
     gpu = torch.cuda.is_available()
-    checkpointing = next(
-        name
-        for name in ("activation_checkpointing", "gradient_checkpointing")
-        if name in TRLConfig.__dataclass_fields__
-    )  # the newer name first
-    device: dict[str, Any] = {
-        checkpointing: gpu,
-        "dataloader_pin_memory": gpu,
-        "use_cpu": not gpu,
-        **precision(dtype),
-    }
-    rate = dict(
-        learning_rate=sft.adam_lr,
-        warmup_steps=min(sft.warmup, steps // 2),
-        lr_scheduler_type="warmup_stable_decay",
-        lr_scheduler_kwargs={"num_decay_steps": steps // 2, "decay_type": "linear"},
-    )
-    order = dict(
-        train_sampling_strategy="sequential",
-        dataset_kwargs={"skip_prepare_dataset": True},
-        max_length=None,
-    )
-    quiet = dict(disable_tqdm=True, logging_steps=max(1, steps // 50), report_to="none")
-    saving = (
-        {"save_strategy": "no"}
-        if save is None
-        else {"save_strategy": "steps", "save_steps": max(1, steps // 4), **save}
-    )
+    saving: dict[str, Any] = precision(dtype) | {"save_strategy": "no"}
+    if save is not None:
+        saving |= {"save_strategy": "steps", "save_steps": max(1, steps // 4), **save}
     return TRLConfig(
         output_dir=str(out),
         max_steps=steps,
         per_device_train_batch_size=max(1, sft.batch // process_count()),
         seed=seed,
-        **rate,
-        **order,
-        **quiet,
+        learning_rate=sft.adam_lr,
+        warmup_steps=min(sft.warmup, steps // 2),
+        lr_scheduler_type="warmup_stable_decay",
+        lr_scheduler_kwargs={"num_decay_steps": steps // 2, "decay_type": "linear"},
+        train_sampling_strategy="sequential",
+        dataset_kwargs={"skip_prepare_dataset": True},
+        max_length=None,
+        disable_tqdm=True,
+        logging_steps=max(1, steps // 50),
+        report_to="none",
+        activation_checkpointing=gpu,
+        dataloader_pin_memory=gpu,
+        use_cpu=not gpu,
         **saving,
-        **device,
     )
 
 # %% ../../nbs/training/12_sft.ipynb #RowsTrainer
 class _RowsTrainer(ShardedTrainer, SFTTrainer):
-    "TRL's trainer, which counts tokens on after a resume and on CPUs computes few logits"
+    "TRL's trainer, which on CPUs computes the logits of trained positions alone"
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         "Leave the loss to TRL; on CPUs its head sees the trained positions alone"
@@ -241,28 +206,14 @@ class _RowsTrainer(ShardedTrainer, SFTTrainer):
             )[None]
             return out
 
-        whole = self.accelerator.unwrap_model(model)
-        hook = (
-            whole.get_base_model() if has_adapter(whole) else whole
-        ).base_model.register_forward_hook(narrow)
+        net = self.accelerator.unwrap_model(model)
+        net = net.get_base_model() if has_adapter(net) else net
+        hook = net.base_model.register_forward_hook(narrow)
+        inputs = inputs | {"labels": torch.cat([labels[-1, :1], labels[:, 1:][trained]])[None]}
         try:
-            return super().compute_loss(
-                model,
-                inputs | {"labels": torch.cat([labels[-1, :1], labels[:, 1:][trained]])[None]},
-                *args,
-                **kwargs,
-            )
+            return super().compute_loss(model, inputs, *args, **kwargs)
         finally:
             hook.remove()
-
-    def train(self, resume_from_checkpoint: str | None = None, **options: Any) -> Any:
-        "Train as TRL does; a run that goes on counts the tokens before it"
-        if resume_from_checkpoint:
-            state = json.loads((Path(resume_from_checkpoint) / "trainer_state.json").read_text())
-            rows: Any = self.train_dataset
-            seen = state["global_step"] * self.args.train_batch_size * self.args.world_size
-            self._total_train_tokens = sum(map(len, rows["input_ids"][:seen]))
-        return super().train(resume_from_checkpoint=resume_from_checkpoint, **options)
 
     def create_model_card(self, *_, **__) -> None:
         "Write nothing: the run folder describes itself"
@@ -284,20 +235,12 @@ def train_sft(
     "Train on supervised rows through TRL's SFTTrainer"
     sft = sft.with_rates("tiny", has_adapter(model))
     args = _sft_args(sft, math.ceil(len(rows) / sft.batch), out, seed, save, dtype)
-    optimizer = (
-        _muon_adamw(model, sft.muon_lr, sft.adam_lr)
-        if sft.muon_lr and not has_adapter(model)
-        else None
-    )
-    data = sft_dataset(
-        rows, tokenizer, max_prompt_tokens, getattr(model.config, "max_position_embeddings", None)
-    )
+    matrices = sft.muon_lr and not has_adapter(model)
+    optimizer = _muon_adamw(model, sft.muon_lr, sft.adam_lr) if matrices else None
+    longest = getattr(model.config, "max_position_embeddings", None)
+    data = sft_dataset(rows, tokenizer, max_prompt_tokens, longest)
     if cut := sum(map(bool, data["dropped"])):
-        print(
-            f"{cut:,} of {len(data):,} prompts lost their oldest messages to fit; no "
-            "target was cut",
-            flush=True,
-        )
+        print(f"{cut:,} of {len(data):,} prompts lost their oldest messages to fit", flush=True)
     trainer = _RowsTrainer(
         model=model,
         processing_class=tokenizer,

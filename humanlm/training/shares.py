@@ -23,15 +23,15 @@ class Shares(NamedTuple):
     processes: int
     size: int  # completions of a portion: what a process reads at once
     portions: int  # of a step, in each process
-    gathered: int  # portions between two steps of the optimiser
+    gathered: int  # portions between two steps of the optimizer
 
     @property
     def updates(self) -> int:
-        "Steps of the optimiser after each generation"
+        "Steps of the optimizer after each generation"
         return self.portions // self.gathered
 
     def options(self) -> dict[str, int]:
-        "Say it in TRL's words"
+        "Return the same in TRL's words"
         return {
             "per_device_train_batch_size": self.size,
             "steps_per_generation": self.portions,
@@ -39,11 +39,9 @@ class Shares(NamedTuple):
         }
 
     def __str__(self) -> str:
-        who = "one process reads" if self.processes == 1 else f"{self.processes} processes read"
-        return (
-            f"{who} {self.size} at a time{'' if self.processes == 1 else ' each'}, "
-            f"{self.updates} {'update' if self.updates == 1 else 'updates'} a step"
-        )
+        readers = "one process reads" if self.processes == 1 else f"{self.processes} processes read"
+        updates = f"{self.updates} {'update' if self.updates == 1 else 'updates'} a step"
+        return f"{readers} {self.size} at a time, {updates}"
 
 
 def shares(
@@ -52,10 +50,14 @@ def shares(
     options: Mapping[str, Any] = {},  # TRL's, of the group `trainer`
     processes: int = 1,
 ) -> Shares:
-    "Share the completions of a step out"
-    sizes = {
-        name: options.get(name) for name in (*Shares(1, 1, 1, 1).options(), "generation_batch_size")
-    }
+    "Return how the completions of a step are shared out"
+    size, several, gathered = (options.get(name) for name in Shares(1, 1, 1, 1).options())
+    each, total = prompts * group // processes, prompts * group
+    portions = several or gathered or (each // size if size and each % size == 0 else 1)
+    share = Shares(
+        processes, size or each // portions, portions, gathered or (1 if several else portions)
+    )
+    fixed = options.get("generation_batch_size"), options.get("num_generations")
     require(
         "rollout",
         (
@@ -63,87 +65,69 @@ def shares(
             f"num_prompts ({prompts}) must be a multiple of the {processes} processes",
         ),
     )
-    size, several, gathered, whole = sizes.values()
-    own, total = prompts * group // processes, prompts * group
-    portions = several or gathered or (own // size if size and own % size == 0 else 1)
-    made = Shares(
-        processes, size or own // portions, portions, gathered or (1 if several else portions)
-    )
     require(
         "trainer",
-        (made.size * portions == own, _other_number(made, total)),
         (
-            portions % made.gathered == 0,
-            f"gradient_accumulation_steps {gathered} must divide steps_per_generation "
-            f"{portions}, or an update would mix two steps",
+            share.size * portions == each,
+            f"per_device_train_batch_size {share.size} x steps_per_generation {portions} x "
+            f"{processes} processes are not the {total:,} completions of a step "
+            "(rollout.num_prompts x group_size). Leave per_device_train_batch_size out",
         ),
         (
-            whole in (None, total) and options.get("num_generations") in (None, group),
+            portions % share.gathered == 0,
+            f"gradient_accumulation_steps {gathered} must divide steps_per_generation {portions}",
+        ),
+        (
+            fixed[0] in (None, total) and fixed[1] in (None, group),
             "generation_batch_size and num_generations follow from rollout. Leave them out",
         ),
     )
-    return made
-
-# %% ../../nbs/training/05_shares.ipynb #_other_number
-def _other_number(made, total):
-    "Say what makes another number of completions"
-    size, portions = made.size, made.portions
-    return (
-        f"per_device_train_batch_size {size} x steps_per_generation {portions} x "
-        f"{made.processes} processes = {size * portions * made.processes:,} "
-        f"completions a step, but rollout.num_prompts x group_size = {total:,}. "
-        "Leave per_device_train_batch_size out, or choose numbers that agree"
-    )
+    return share
 
 # %% ../../nbs/training/05_shares.ipynb #from_everywhere
 def from_everywhere(
-    own: Sequence,  # of this process
+    items: Sequence,  # of this process
 ) -> tuple[list, slice]:
-    "Join the lists of all processes that train together, in their order; where that of this one is"
+    "Join the lists of all processes, in their order; and say where this one's stands"
     if process_count() == 1:
-        return list(own), slice(None)
+        return list(items), slice(None)
     from accelerate import PartialState
     from accelerate.utils import gather_object
 
-    before = sum(gather_object([len(own)])[: PartialState().process_index])
-    return gather_object(list(own)), slice(before, before + len(own))
+    before = sum(gather_object([len(items)])[: PartialState().process_index])
+    return gather_object(list(items)), slice(before, before + len(items))
 
 
 def together(
-    prepare: Callable[
-        [Sequence[dict]], list[dict]
-    ],  # rows of a step → the rows that are asked instead
-    own: Sequence[dict],  # rows of this process
+    prepare: Callable[[Sequence[dict]], list[dict]],  # rows of a step → the rows asked instead
+    rows: Sequence[dict],  # of this process
 ) -> list[dict]:  # for them
     "Prepare the rows of a step as one process would, however many share it"
-    every, place = from_everywhere(own)
+    every, place = from_everywhere(rows)
     return prepare(every)[place]
 
 
 def numbered_together(
-    own: Sequence[Trajectory],  # of this process
+    trajectories: Sequence[Trajectory],  # of this process
 ) -> list[Trajectory]:
     "Number the groups of a step, and the copies of a row, through all processes"
     if process_count() == 1:
-        return list(own)
+        return list(trajectories)
     names, seen = {}, Counter()
-    for t in own:
+    for t in trajectories:
         if t.group not in names:
             names[t.group] = t.row_id, seen[t.row_id]
             seen[t.row_id] += 1
-    every, place = from_everywhere([names[t.group] for t in own])
-    numbers, before = (
-        {name: n for n, name in enumerate(dict.fromkeys(every))},
-        Counter(row_id for row_id, _ in every[: place.start]),
-    )
-    return [
-        replace(t, group=numbers[names[t.group]], id=_shifted(t.id, before[t.row_id])) for t in own
-    ]
+    every, place = from_everywhere([names[t.group] for t in trajectories])
+    numbers = {name: n for n, name in enumerate(dict.fromkeys(every))}
+    before = Counter(row_id for row_id, _ in every[: place.start])
 
+    def numbered(t):
+        row, _, copy = t.id.rpartition("/")
+        id = f"{row}/{int(copy) + before[t.row_id]}" if copy.isdigit() else t.id
+        return replace(t, group=numbers[names[t.group]], id=id)
 
-def _shifted(id, by):
-    row, _, copy = id.rpartition("/")
-    return f"{row}/{int(copy) + by}" if by and copy.isdigit() else id
+    return [numbered(t) for t in trajectories]
 
 # %% ../../nbs/training/05_shares.ipynb #at_step
 def at_step(
@@ -157,15 +141,13 @@ def at_step(
 COUNTS = ("tokens/generated", "tokens/others")  # by the policy, and by second models
 
 
-def generated_tokens(
-    trajectories: Sequence[Trajectory],  # any number of them
-) -> int:  # tokens
-    "Count the tokens that the policy wrote"
+def generated_tokens(trajectories: Sequence[Trajectory]) -> int:
+    "Return the number of tokens that the policy wrote"
     return sum(sum(t.mask) for t in trajectories if all(turn.role != "truth" for turn in t.turns))
 
 
 def token_counts(trajectories: Sequence[Trajectory]) -> dict[str, int]:
-    "Count the tokens that the policy wrote, and those of second models inside the rollouts"
+    "Return the tokens that the policy wrote, and those of second models inside the rollouts"
     others = sum((t.usage or {}).get("tokens_out", 0) for t in trajectories)
     return dict(zip(COUNTS, (generated_tokens(trajectories), others)))
 
@@ -176,18 +158,13 @@ def written_down(
     further: Mapping[str, Any],  # tensors by name; those [B, T] become signals
     shape: Sequence[int],  # [B, T]
 ) -> list[Trajectory]:
-    "Put advantages and signals into trajectories"
-    signals = {
-        name: x.tolist()
-        for name, x in further.items()
-        if x.shape == shape and x.is_floating_point()
-    }
-    ends = [len(t.completion_ids) for t in trajectories]
-    return [
-        replace(
-            t,
-            advantage=a if isinstance(a, float) else a[:end],
-            signals=t.signals | {name: rows[i][:end] for name, rows in signals.items()},
-        )
-        for i, (t, a, end) in enumerate(zip(trajectories, advantages.tolist(), ends, strict=True))
-    ]
+    "Return trajectories with their advantages and signals"
+    rows = {n: x.tolist() for n, x in further.items() if x.shape == shape and x.is_floating_point()}
+
+    noted = []
+    for i, (t, advantage) in enumerate(zip(trajectories, advantages.tolist(), strict=True)):
+        end = len(t.completion_ids)
+        signals = t.signals | {name: values[i][:end] for name, values in rows.items()}
+        advantage = advantage if isinstance(advantage, float) else advantage[:end]
+        noted.append(replace(t, advantage=advantage, signals=signals))
+    return noted

@@ -15,7 +15,7 @@ from experiments.loop import (
 from humanlm.evaluation.outcome import Arms
 from humanlm.training.run import read_settings
 from humanlm.training.stages import fit
-from humanlm.training.trials import Trial
+from humanlm.training.experiment import Trial
 
 TINY = """
 run: {recipe: "experiments.loop:recipe", name: seed-0, methods: [sft], report: false}

@@ -18,8 +18,14 @@ from humanlm.alignment.evaluation import load_evaluations
 from humanlm.core.basics import read_jsonl
 from humanlm.evaluation.measured import ALL, load_results
 from humanlm.experiment import main
-from humanlm.training.experiment import _copy_measured, _next_trial, comparisons, twin
-from humanlm.training.trials import experiment_settings, study_of, trials_of
+from humanlm.training.experiment import (
+    _may_start,
+    comparisons,
+    experiment_settings,
+    study_of,
+    trials_of,
+    twin,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = {
@@ -207,10 +213,7 @@ def test_variants_share_a_cold_start_only_where_it_is_the_same(tmp_path):
         "longer-seed-5",
         "faithless-seed-5",
     ]
-    assert (
-        _next_trial(runs[1:2], runs, study) is None
-        and _next_trial(runs[1:], runs, study) is runs[2]
-    )
+    assert [_may_start(run, runs, study) for run in runs] == [True, False, True]
     assert len({str(study.shared(run.settings)) for run in runs}) == 2
     pairs = comparisons(runs, study, ["cold-start"])
     assert ("longer: humanlm-hetero", "plain: humanlm-hetero") in pairs
@@ -235,16 +238,3 @@ def test_wrong_variants_are_refused_before_anything_starts(tmp_path, capsys, var
     assert not (tmp_path / "runs").exists()
 
 
-def test_runs_take_what_others_measured_of_shared_models_where_it_was_asked_alike(tmp_path):
-    config = Path(__file__).parents[2] / "configs" / "experiments" / "people.yaml"
-    recipe, s = experiment_settings(["--config", str(config), "--run.out", str(tmp_path)])
-    trials = trials_of(recipe, s)
-    first, alike, other = (
-        next(t for t in trials if t.variant == name).measured("base")
-        for name in ("supervised", "states-live", "thought-live")
-    )
-    first.parent.mkdir(parents=True)
-    first.write_text("{}\n")
-    _copy_measured(trials, trials, study_of(recipe))
-    assert alike.read_text() == "{}\n"
-    assert not other.exists()

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,7 +15,6 @@ import pytest
 import torch
 import warm
 import yaml
-from halves import stop_in_the_first
 from server import run_under_kills, serving
 
 import humanlm.build
@@ -25,13 +23,13 @@ import humanlm.train
 import humanlm.training.stages
 from humanlm.alignment.evaluation import PEOPLE
 from humanlm.clients.ledger import prices
-from humanlm.core.basics import read_jsonl, to_json, write_jsonl
+from humanlm.core.basics import read_jsonl, write_jsonl
 from humanlm.core.runs import alone
 from humanlm.core.trajectory import load_trajectories
 from humanlm.hierarchy.prompts import closing, markup, opening
 from humanlm.models.checkpoints import load_model
 from humanlm.models.config import END, START
-from humanlm.training.policy import TrainerPolicy
+from humanlm.training.trainer import TrainerPolicy
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS, SAVED = 8, 2  # a checkpoint after every second step
@@ -243,13 +241,6 @@ def test_killed_and_resumed_is_as_if_nothing_had_happened(config, whole, tmp_pat
     )
 
 
-TAUGHT = {
-    "cold-start": "cold-start",
-    "cold-start/faithful": "cold-start, faithful",
-    "sft-think": "sft-think",
-}  # checkpoints → stage
-
-
 @pytest.fixture(scope="module")
 def taught(tmp_path_factory):
     "A run of supervised stages only, that nobody disturbed"
@@ -272,89 +263,9 @@ def taught(tmp_path_factory):
     return config
 
 
-@pytest.mark.long
-def test_supervised_stages_that_are_killed_one_after_the_other_go_on_and_end_with_the_same_weights(
-    taught, tmp_path
-):
-    whole, folder = taught.parent / "runs" / "tiny", tmp_path / "runs" / "killed"
-    for stage in TAUGHT:
-        seen, model = (
-            folder / "checkpoints" / stage / "checkpoint-6" / "trainer_state.json",
-            stage.partition("/")[0],
-        )
-        with warm.Process(
-            "-m",
-            "humanlm.train",
-            "--config",
-            taught,
-            "--run.out",
-            folder.parent,
-            "--run.name",
-            folder.name,
-            *["--resume"] * folder.exists(),
-        ) as process:
-            while process.poll() is None and not seen.exists():
-                time.sleep(0.002)
-            process.send_signal(signal.SIGKILL)
-            assert process.wait() == -signal.SIGKILL, process.stderr
-        assert not (folder / "models" / model).exists()
-    assert resume(taught, folder) == 0
-    for stage in TAUGHT:
-        begun = json.loads(
-            (folder / "checkpoints" / stage / "checkpoint-9" / "trainer_state.json").read_text()
-        )["log_history"]
-        assert [line["step"] for line in begun] == list(range(1, 10)), "no step is trained twice"
-    for name in ("cold-start", "sft-think"):
-        assert weights(folder, name) == weights(whole, name)
-    for name in TAUGHT.values():
-        assert logged(folder, name) == logged(whole, name)
-
-
-@pytest.mark.long
-def test_a_supervised_stage_killed_in_its_first_checkpoint_starts_again_with_the_same_weights(
-    taught, tmp_path, capsys
-):
-    whole, folder, stage = (
-        taught.parent / "runs" / "tiny",
-        tmp_path / "runs" / "cut",
-        "cold-start/faithful",
-    )
-    shutil.copytree(whole, folder)
-    for later in ("measured", "models/cold-start", "models/sft-think", "checkpoints/sft-think"):
-        shutil.rmtree(folder / later)
-    (folder / "run.json").write_text(
-        json.dumps(json.loads((folder / "run.json").read_text()) | {"state": "started"})
-    )
-    stop_in_the_first(folder / "checkpoints" / stage, 3)
-    assert (
-        resume(taught, folder) == 0
-        and "broken-checkpoint-3 now, and the stage starts again" in capsys.readouterr().out
-    )
-    assert all(
-        weights(folder, name) == weights(whole, name) for name in ("cold-start", "sft-think")
-    )
-
-
 def answers(folder: Path, name: str) -> list[tuple]:
     "What a model said to each held-out row, and its scores"
     return [(e["texts"], e["scores"]) for e in read_jsonl(folder / "evaluations" / f"{name}.jsonl")]
-
-
-@pytest.mark.long
-def test_dynamics_evaluates_every_checkpoint(whole, tmp_path):
-    "Each with its own weights: the curve begins at the cold start and ends at the finished model"
-    assert humanlm.eval.main(["dynamics", str(whole), "--run.out", str(tmp_path)]) == 0
-    (folder,) = tmp_path.glob("*-dynamics")
-    steps = range(0, STEPS + 1, SAVED)
-    found = json.loads((folder / "results.json").read_text())["rows"]
-    assert list(dict.fromkeys(row["model"] for row in found)) == [
-        *(f"humanlm step {step}" for step in steps),
-        *PEOPLE,
-    ]
-    assert answers(folder, "humanlm step 0") == answers(whole, "cold-start")
-    assert answers(folder, f"humanlm step {STEPS}") == answers(whole, "humanlm")
-    said = {to_json(answers(folder, f"humanlm step {step}")) for step in steps}
-    assert len(said) > len(steps) // 2, "other weights say other things"
 
 
 @pytest.mark.long
@@ -530,64 +441,7 @@ def test_plans_and_refusals_need_nothing_heavy(argv):
     assert loaded & HEAVY == set() and "humanlm" in loaded
 
 
-def test_a_budget_needs_a_price(tmp_path, capsys):
-    assert (
-        train(
-            write(tmp_path, rows()),
-            "--dry-run",
-            "--judge.model",
-            "vllm/mine",
-            "--judge.budget",
-            "5",
-        )
-        == 2
-    )
-    assert "no price is known for vllm/mine" in capsys.readouterr().err
-
-
 # ---- a judge that stays down, a budget that ends, an audit on the way
-
-
-@pytest.mark.long
-def test_a_judge_that_stays_down_stops_the_run_which_then_goes_on(whole, tmp_path, capsys):
-    with serving() as server:
-        judge = {
-            "model": "vllm/mine",
-            "base_url": server.url,
-            "attempts": 2,
-            "timeout": 5,
-        }
-        config = write(tmp_path, rows(), judge=judge, data={"max_test": 1})
-        for name in ("whole", "cut"):
-            taught_before(whole, tmp_path / "runs" / name)
-        assert train(config, "--run.name", "whole", "--resume") == 0
-        server.reset()
-        threading.Thread(target=go_down, args=(server, 10)).start()
-        assert train(config, "--run.name", "cut", "--resume") == 2
-        shown, folder = capsys.readouterr().err, tmp_path / "runs" / "cut"
-        step = int(
-            re.search(
-                r"Stopped after step (\d+); a resumed run goes on from .*checkpoint-\1", shown
-            )[1]
-        )
-        assert "failed on" in shown and "503" in shown and len(logged(folder)) == step < STEPS
-        assert (folder / "checkpoints" / "humanlm" / f"checkpoint-{step}").exists()
-        spent = json.loads((folder / "run.json").read_text())["ledger"][0]["calls"]
-        assert 0 < spent <= 30
-        server.configure(down="")
-        assert train(config, "--run.name", "cut", "--resume") == 0
-    assert weights(folder) == weights(tmp_path / "runs" / "whole")
-    assert [row["loss"] for row in logged(folder)] == [
-        row["loss"] for row in logged(tmp_path / "runs" / "whole")
-    ]
-    assert json.loads((folder / "run.json").read_text())["ledger"][0]["calls"] > spent
-
-
-def go_down(server, requests):
-    "Take the server down once it has seen some requests"
-    while server.stats()["requests"] < requests:
-        time.sleep(0.01)
-    server.configure(down="503")
 
 
 @pytest.mark.long
@@ -656,30 +510,6 @@ def test_a_judges_budget_is_one_however_often_a_stage_is_killed(whole, tmp_path,
 
 
 @pytest.mark.long
-def test_two_ranks_share_a_judges_budget_and_its_account(whole, tmp_path, monkeypatch):
-    with serving() as server:
-        config, run = (
-            taught_with_a_paid_judge(whole, tmp_path, server, monkeypatch, 0.012),
-            tmp_path / "runs" / "tiny",
-        )
-
-        def spent():
-            return json.loads((run / "run.json").read_text())["ledger"][0]["cost"]
-
-        for done in warm.together(2, "-m", "humanlm.train", "--config", config, "--resume"):
-            assert done.returncode == 2 and "over budget" in done.stderr, done.stderr[-2000:]
-        assert 0.0025 < spent() <= 0.012 and spent() == pytest.approx(
-            server.stats()["tokens"] / 1e6
-        )
-        assert read_jsonl(run / "charges.jsonl")
-        for done in warm.together(
-            2, "-m", "humanlm.train", "--config", config, "--resume", "--judge.budget", "5"
-        ):
-            assert done.returncode == 0, done.stderr[-2000:]
-        assert spent() == pytest.approx(server.stats()["tokens"] / 1e6)
-
-
-@pytest.mark.long
 def test_the_ledger_covers_both_judges_and_each_keeps_its_budget(
     whole, tmp_path, capsys, monkeypatch
 ):
@@ -729,52 +559,6 @@ def without(name: str) -> str:
     return json.dumps({key: value for key, value in row(99).items() if key != name})
 
 
-BAD_DATA = {
-    "a line that is no JSON": (
-        text('{"id": "x", "rep'),
-        r"rows.jsonl, row 3: not JSON .*Fix or remove this line",
-    ),
-    "a wrong type": (
-        text(json.dumps(row(99, reply=["x"]))),
-        r"row 3: no Example: Expected `str`, got `array` - at `\$.reply`",
-    ),
-    "an id twice": (
-        text(json.dumps(row(0, reply="Something else."))),
-        r"row 3, field 'id': 'e0' is the id of .*row 1 too. Make ids unique",
-    ),
-    "a reply in its persona": (
-        text(
-            json.dumps(
-                row(
-                    99,
-                    reply="Never ever close that old bridge.",
-                    persona={"user_id": "u3", "text": "Said: never ever close that old bridge."},
-                )
-            )
-        ),
-        r"The data leak:.*reply contained in its own persona.*e99",
-    ),
-}
-
-
-@pytest.mark.parametrize("fault", BAD_DATA)
-def test_rows_that_cannot_be_used_are_named(tmp_path, capsys, fault):
-    content, message = BAD_DATA[fault]
-    config = write(tmp_path, content)
-    for argv in ([], ["--dry-run"]):
-        assert train(config, *argv) == 2
-        error = capsys.readouterr().err
-        assert (
-            re.search(message, error, re.S)
-            and error.startswith("error: ")
-            and "Traceback" not in error
-        )
-    write(tmp_path, rows())
-    assert train(config, "--dry-run") == 0 and not files(tmp_path / "runs"), (
-        "nothing is left that stands in the way of another try"
-    )
-
-
 BAD_SETTINGS = {
     "an unknown level": (
         ["--hierarchy.levels", "[stanse,response]"],
@@ -790,11 +574,11 @@ BAD_SETTINGS = {
     ),
     "an option that is no number": (
         ["--trainer.learning_rate", "fast"],
-        r"trainer.learning_rate must be a number, got 'fast'",
+        r"trainer.learning_rate must be a number",
     ),
     "a checkpoint inside a cycle": (
         ["--trainer.steps_per_generation", "4", "--trainer.save_steps", "6"],
-        r"Use 4 or a multiple",
+        r"multiple of 4",
     ),
     "a file that is not there": (
         ["--data.path", "nowhere.jsonl"],
@@ -935,152 +719,4 @@ def test_hostile_text_goes_from_data_to_report_without_breaking_anything(tmp_pat
     assert all(line["parse/ok"] is not None for line in logged(folder)) and len(logged(folder)) == 2
 
 
-@pytest.mark.long
-def test_hostile_threads_go_the_same_way(tmp_path):
-    posts = [
-        {
-            "thread": f"<t{i // 4}>",
-            "id": str(i),
-            "user": f"<u{i % 4}>",
-            "text": f"{OPINIONS[i % 3]} {EVIL} {i}",
-            "parents": [str(i - 1)] if i % 4 else [],
-        }
-        for i in range(160)
-    ]
-    config = write(
-        tmp_path,
-        posts,
-        run={"report": True},
-        data={"source": "threads", "min_history": 2, "columns": {name: name for name in posts[0]}},
-        trainer={"max_steps": 2, "save_steps": 2},
-        sft={"reply_steps": 60, "batch": 4},
-    )
-    assert train(config) == 0
-    page = (tmp_path / "runs" / "tiny" / "report.html").read_text("utf-8")
-    assert "&lt;script&gt;" in page and not re.search(r"<script>alert|<img src=x|<u1>", page)
-
-
 # ---- real data
-
-COLUMNS = "{thread: log, id: msg, user: user, text: text, parents: replies_to, time: date}"
-needs_data = pytest.mark.skipif(
-    not (DATA and Path(DATA).is_dir()), reason="set HUMANLM_DATA to a folder with real data"
-)
-
-
-@pytest.fixture(scope="module")
-def real(tmp_path_factory):
-    "Two real logs, built as their page says, and trained on: a cold start and two steps"
-    folder, kept = tmp_path_factory.mktemp("real"), {"mediawiki.0", "rust.0"}
-    write_jsonl(
-        folder / "irc.jsonl",
-        [
-            line
-            for line in read_jsonl(Path(DATA) / "irc_threads" / "irc_dev.jsonl")
-            if line["log"] in kept
-        ],
-    )
-    build = [
-        "--build.path",
-        str(folder / "irc.jsonl"),
-        "--build.source",
-        "threads",
-        "--build.out",
-        str(folder / "built"),
-    ]
-    assert (
-        humanlm.build.main(
-            [
-                *build,
-                "--build.min_comments",
-                "2",
-                "--build.known_users",
-                "false",
-                "--persona.least",
-                "3",
-                "--build.columns",
-                COLUMNS,
-            ]
-        )
-        == 0
-    )
-    shape = [
-        "--model.hidden",
-        "32",
-        "--model.layers",
-        "1",
-        "--model.mlp",
-        "64",
-        "--model.vocab",
-        "1000",
-        "--hierarchy.levels",
-        "[stance,response]",
-        "--sft.batch",
-        "2",
-    ]
-    run = [
-        "--data.source",
-        "examples",
-        "--data.path",
-        str(folder / "built"),
-        "--run.out",
-        str(folder),
-        "--run.name",
-        "run",
-        "--run.methods",
-        "[humanlm-hetero]",
-    ]
-    short = [
-        "--run.report",
-        "false",
-        "--sft.reply_steps",
-        "15",
-        "--trainer.max_steps",
-        "2",
-        "--rollout.num_prompts",
-        "2",
-        "--rollout.group_size",
-        "4",
-        "--data.max_test",
-        "4",
-        "--test_judge.model",
-        "rule",
-        "--eval.bootstrap",
-        "20",
-    ]
-    assert train(ROOT / "configs" / "humanlm-threads.yaml", *run, *shape, *short) == 0
-    return folder
-
-
-@pytest.mark.numbers
-@pytest.mark.long
-@needs_data
-def test_a_built_log_is_trained_on_and_evaluated(real, capsys, monkeypatch):
-    found = json.loads((real / "run" / "results.json").read_text())
-    models = {"base", "cold-start", "humanlm-hetero"}
-    assert {r["model"] for r in found["rows"]} == {*models, *PEOPLE} and len(
-        logged(real / "run", "humanlm-hetero")
-    ) == 2
-    kept = load_trajectories(real / "run" / "trajectories" / "humanlm-hetero")
-    assert len(kept) == 16 and all(
-        t.row_id.startswith(("mediawiki.0/", "rust.0/")) and 100 < len(t.prompt_ids) <= 768
-        for t in kept
-    )
-    write_jsonl(
-        real / "thanks.jsonl",
-        [
-            {"example_id": row["id"], "response": "thanks"}
-            for row in read_jsonl(real / "run" / "examples.jsonl")
-        ],
-    )
-    monkeypatch.chdir(real)
-    assert (
-        humanlm.eval.main(["run", "thanks.jsonl", "--run.name", "compared", "--run.out", str(real)])
-        == 0
-    )
-    compared = json.loads((real / "compared" / "results.json").read_text())
-    assert {"thanks", "humanlm-hetero"} <= {r["model"] for r in compared["rows"]} and any(
-        "thanks" in (p["a"], p["b"]) for p in compared["paired"]
-    )
-    likeness = {r["model"]: r["n"] for r in compared["rows"] if r["metric"] == "edit_similarity"}
-    assert likeness.pop(PEOPLE[1]) == 3 and {*likeness.values()} == {4}  # one wrote nothing else

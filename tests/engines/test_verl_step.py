@@ -1,7 +1,6 @@
 """One step led for verl is one step of TRL's trainer: equal advantages on the same tokens."""
 
 import asyncio
-import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -13,7 +12,6 @@ from humanlm.engines.estimators import VERL_ESTIMATORS, take_step
 from humanlm.engines.exchange import EngineError, LoopExchange, LoopPolicy, loop_results
 from humanlm.engines.settings import Job
 from humanlm.hierarchy.prompts import closing, markup, opening
-from humanlm.models.config import train_tokenizer
 from humanlm.training.advantages import estimators
 from humanlm.training.functions import TextReward, ask_row, group_advantage
 from humanlm.training.method import AdvantageConfig, Batch, Method
@@ -25,9 +23,6 @@ from humanlm.training.sft import MetricsLog
 from humanlm.training.stages import fit
 
 ROWS = repeat_rows([ask_row("first", "a"), ask_row("second", "b")], 4)
-
-
-TOKENIZER = train_tokenizer(["yes, no, a question of trams"] * 50, 300)
 
 
 def words(row, copy):
@@ -55,23 +50,6 @@ def test_advantages_through_verls_signature_are_those_of_the_trainer(name):
     )
     ours = found[:, None] * batch.mask
     assert torch.allclose(carried, ours, rtol=1e-6, atol=0)
-
-
-@pytest.mark.parametrize("name", estimators)
-@pytest.mark.parametrize("scores", [[0.1] * 4, [math.nan] * 4, [math.nan, 0.3, math.nan, math.nan]])
-@pytest.mark.parametrize("copies, prompts", [(4, 2), (4, 1), (1, 1)])
-def test_a_step_with_nothing_to_compare_carries_zeros(name, scores, copies, prompts):
-    rows = repeat_rows([ask_row("first", "a"), ask_row("second", "b")][:prompts], copies)
-    method = Method(
-        single_turn(),
-        group_advantage([1.0], AdvantageConfig(name)),
-        TextReward(lambda texts: [scores[i % copies] for i in range(len(texts))]),
-    )
-    batch, found, _ = run_sync(take_step(method, rows, ScriptedPolicy(words)))
-    carried, _ = VERL_ESTIMATORS["humanlm"](
-        found[:, None].expand(batch.mask.shape), batch.mask.float()
-    )
-    assert carried.shape == batch.mask.shape and carried.eq(0).all()
 
 
 class Compared(Exception):
@@ -160,8 +138,7 @@ HUMANLM = [
 def test_rewards_and_advantages_of_a_recipes_step_are_those_of_the_trainer(
     argv, tmp_path, monkeypatch
 ):
-    from humanlm.training.policy import TrainerPolicy
-    from humanlm.training.trainer import MethodTrainer
+    from humanlm.training.trainer import MethodTrainer, TrainerPolicy
 
     found, known, written = (
         {},
@@ -355,7 +332,6 @@ def leader(folder, taken, watching, method=Method(None, None)):
         [],
         LoopPolicy(torch.nn.Linear(2, 2).bfloat16(), None, [0], s),
         Job("M", "R", str(folder), "stage", 8, 9),
-        [],
         numbers,
     )
     found.begin(taken)
@@ -378,72 +354,6 @@ def test_a_step_whose_line_a_killed_run_had_not_written_is_logged_where_a_checkp
             rows[1] == {"stage": "stage", "step": 2, "tokens/generated": 50, "loss": 0.5}
             and not first.unlogged.exists()
         )
-
-
-def test_a_budget_that_is_spent_leaves_weights_that_are_not_rounded(tmp_path):
-    append_row(tmp_path / "metrics.jsonl", {"stage": "stage", "step": 1, "tokens/generated": 200})
-    one = leader(tmp_path, 1, [])
-    exact = {"weight": torch.full((2, 2), 1 + 2**-20), "bias": torch.zeros(2)}
-
-    async def newest():
-        async def weights():
-            return exact
-
-        return 1, [weights()]
-
-    one.policy.newest = newest
-    assert (
-        run_sync(
-            one.step(
-                [
-                    (n, f"{n}-{i}")
-                    for n in range(one.size // one.group, 2 * one.size // one.group)
-                    for i in range(one.group)
-                ]
-            )
-        )
-        is False
-    )
-    assert one.policy.model.weight.dtype == torch.float32 and torch.equal(
-        one.policy.model.weight.data, exact["weight"]
-    )
-
-
-@pytest.mark.parametrize(
-    "server, known", [("hf", ["seed", "stop"]), ("vllm", ["seed"]), ("sglang", [])]
-)
-def test_a_step_that_is_taken_again_asks_with_the_same_seeds(server, known):
-    s, asked = read_settings(["--run.recipe", "classmate"])[1], []
-
-    async def step():
-        policy = LoopPolicy(SimpleNamespace(), TOKENIZER, [0], s, server)
-        policy.step = 3
-
-        async def tell(orders):
-            for loop, order in orders.items():
-                asked[-1].append(
-                    {
-                        name: order.sampling[name]
-                        for name in ("seed", "stop")
-                        if name in order.sampling
-                    }
-                )
-                policy.hear(loop, ("written", [5, 0], None))
-
-        policy.tell = tell
-        policy.idle.put_nowait("a")
-        await policy.generate([row | {"prompt_ids": [1]} for row in ROWS])
-
-    for _ in range(2):
-        asked.append([])
-        run_sync(step())
-    assert (
-        asked[0] == asked[1]
-        and all(sorted(how) == known for how in asked[0])
-        and len(asked[0]) == 8
-    )
-    if known:
-        assert len({how["seed"] for how in asked[0]}) == 8
 
 
 def test_a_loop_waits_for_its_order_and_a_failed_server_ends_the_step():

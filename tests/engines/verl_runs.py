@@ -13,7 +13,6 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-import torch
 
 pytest.importorskip("verl")
 from leftovers import MARK, left, nobody_left
@@ -148,67 +147,6 @@ def same_after(folder: Path, *names: str) -> float:
     return apart
 
 
-def test_an_adapter_is_trained_by_one_process_or_two_on_weights_that_stay_as_they_were(tmp_path):
-    shutil.copy(ROOT / "nbs" / "howto" / "my_recipe.py", tmp_path)
-    for n in ("1", "2"):
-        trained(
-            tmp_path,
-            "--run.recipe",
-            "my_recipe:Animals",
-            "--model.lora_rank",
-            "8",
-            "--trainer.max_steps",
-            "3",
-            "--trainer.learning_rate",
-            "0.01",
-            "--trainer.save_steps",
-            "1",
-            "--run.name",
-            n,
-            "--verl.gpus",
-            n,
-        )
-    runs = [tmp_path / "runs" / n for n in ("1", "2")]
-    (one, two), base = (
-        ([load_model(run / "models" / "animals").model for run in runs]),
-        load_model(runs[0] / "models" / "base").model.state_dict(),
-    )
-    found, adapter, other = (
-        lines(runs[0], "animals"),
-        *(
-            {name: w for name, w in model.state_dict().items() if "lora_" in name}
-            for model in (one, two)
-        ),
-    )
-    apart = max((adapter[name] - other[name]).abs().max().item() for name in adapter)
-    sizes = {
-        file.name: file.stat().st_size
-        for file in (runs[1] / "checkpoints" / "animals" / "global_step_3" / "actor").glob("*.pt")
-    }
-    print(
-        to_json(found),
-        apart,
-        max(w.abs().max().item() for name, w in adapter.items() if "lora_B" in name),
-        sizes,
-    )
-    assert [row["step"] for row in found] == [1, 2, 3] and all(
-        row["verl/probs_correlation"] > 0.99999
-        and row["verl/probs_difference"] < 1e-5
-        and row["grad_norm"] > 0
-        for row in found
-    )
-    assert (
-        apart
-        < 1e-4
-        < 1e-3
-        < max(w.abs().max().item() for name, w in adapter.items() if "lora_B" in name)
-    )
-    below = {
-        name.replace(".base_layer", ""): w for name, w in one.get_base_model().state_dict().items()
-    }
-    assert all(torch.equal(w, below[name]) for name, w in base.items())
-
-
 @pytest.mark.parametrize(
     "argv, stage, groups, steps",
     [
@@ -241,51 +179,6 @@ def test_a_few_steps_train_and_leave_nobody_behind(argv, stage, groups, steps, t
             for t in load_trajectories(run / "trajectories" / stage / f"step-{step:06d}-0.parquet")
         ]
         assert done == [number for number, size in enumerate(groups) for _ in range(size)]
-
-
-MODES = ["response-only", "humanlm", "joint", "separate-rewards", "prefix-chaining"]
-
-
-def test_every_mode_of_humanlm_takes_steps_with_levels_mixed_in_each(tmp_path):
-    "So small a cold start earns little by the judge, so a reward of one's own pays beside it"
-    (tmp_path / "variety.py").write_text(
-        "def variety(trajectories): return [len(set(t.text)) / 40 for t in trajectories]\n"
-    )
-    argv = [
-        *HUMANLM,
-        *SMALL,
-        "--run.methods",
-        f"[{','.join(MODES)}]",
-        "--rollout.mixed_levels",
-        "true",
-        "--reward.extra",
-        "variety:variety",
-        "--reward.extra_weight",
-        "0.5",
-    ]
-    trained(tmp_path, *argv, "--run.name", "modes", "--trainer.max_steps", "2")
-    run, levels, went = tmp_path / "runs" / "modes", {}, {}
-    for stage in MODES:
-        found = lines(run, stage)
-        done = [
-            load_trajectories(run / "trajectories" / stage / f"step-{step:06d}-0.parquet")
-            for step in range(2)
-        ]
-        levels[stage], went[stage] = (
-            [sorted({t.level for t in step}) for step in done],
-            moved(run, "cold-start", stage),
-        )
-        print(stage, levels[stage], to_json(found), went[stage])
-        assert [row["step"] for row in found] == [1, 2] and all(
-            row["verl/probs_correlation"] > 0.99999 and row["verl/probs_difference"] < 1e-5
-            for row in found
-        )
-        assert [[t.group for t in step] for step in done] == [[0] * 4 + [1] * 4] * 2
-        assert any(row["grad_norm"] > 0 for row in found) and 0 < went[stage] < 0.1
-    assert (
-        any(len(step) > 1 for step in levels["humanlm"])
-        and levels["response-only"] == [["response"]] * 2
-    )
 
 
 def workers(mark: str) -> list[int]:
@@ -460,24 +353,6 @@ def test_two_processes_train_what_one_trains(tmp_path):
     print(same_after(tmp_path, "1", "2"))
 
 
-def test_sigterm_ends_a_run_as_ctrl_c_does(tmp_path):
-    mark = uuid4().hex
-    running, run = (
-        started(
-            tmp_path, mark, *CLASSMATE, *SMALL, "--run.name", "ended", "--trainer.max_steps", "30"
-        ),
-        tmp_path / "runs" / "ended",
-    )
-    first, end = (
-        run / "checkpoints" / "classmate" / "latest_checkpointed_iteration.txt",
-        time.monotonic() + 600,
-    )
-    while not first.exists() and time.monotonic() < end and running.poll() is None:
-        time.sleep(0.2)
-    running.send_signal(signal.SIGTERM)
-    assert running.wait(120) == 130 and nobody_left(mark)
-
-
 def test_a_token_budget_ends_a_stage_with_the_weights_of_its_last_step(tmp_path):
     said = trained(
         tmp_path,
@@ -497,29 +372,6 @@ def test_a_token_budget_ends_a_stage_with_the_weights_of_its_last_step(tmp_path)
         sum(tokens[:-1]) < 150 <= sum(tokens)
         and 0 < moved(tmp_path / "runs" / "short", "cold-start", "classmate") < 0.1
     )
-
-
-def test_a_judge_that_fails_ends_the_run_with_one_sentence(tmp_path):
-    (tmp_path / "failing.py").write_text(
-        "from my_recipe import Animals\nfrom humanlm.core.basics import "
-        "DataError\nfrom humanlm.training.functions import TextReward\nimport "
-        "my_recipe\n"
-        "def score(texts): raise DataError('the judge is ill')\nmy_recipe.animals = "
-        "score\nclass Failing(Animals): pass\n"
-    )
-    shutil.copy(ROOT / "nbs" / "howto" / "my_recipe.py", tmp_path)
-    said = trained(
-        tmp_path,
-        "--run.recipe",
-        "failing:Failing",
-        *SMALL,
-        "--trainer.max_steps",
-        "2",
-        "--run.name",
-        "ill",
-        code=2,
-    )
-    assert "the judge is ill" in said and "Traceback" not in said
 
 
 def test_a_recipe_of_ones_own_learns(tmp_path):
@@ -544,101 +396,6 @@ def test_a_recipe_of_ones_own_learns(tmp_path):
     rewards = [row["reward"] for row in lines(tmp_path / "runs" / "zoo", "animals")]
     print(rewards)
     assert rewards[0] < 0.5 and sum(rewards[-3:]) / 3 > 0.9
-
-
-@pytest.fixture
-def cluster(request):
-    "Two nodes of Ray on this machine: the other has the logical GPU, or each has one"
-    from ray.cluster_utils import Cluster
-
-    os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # or token, with RAY_AUTH_TOKEN
-    found = Cluster(
-        initialize_head=True,
-        head_node_args={
-            "num_cpus": 8,
-            "num_gpus": getattr(request, "param", 0),
-            "object_store_memory": 200 << 20,
-        },
-    )
-    found.add_node(num_cpus=16, num_gpus=1, object_store_memory=200 << 20)
-    yield found
-    found.shutdown()
-
-
-def test_a_run_joins_a_cluster_of_two_nodes_and_leaves_it_running(cluster, tmp_path):
-    trained(
-        tmp_path,
-        *CLASSMATE,
-        *SMALL,
-        "--run.name",
-        "two",
-        "--trainer.max_steps",
-        "2",
-        "--verl.address",
-        cluster.address,
-    )
-    found = lines(tmp_path / "runs" / "two", "classmate")
-    print(to_json(found))
-    assert [row["step"] for row in found] == [1, 2] and len(cluster.list_all_nodes()) == 2
-
-
-@pytest.mark.parametrize("cluster", [1], indirect=True)
-def test_two_nodes_train_what_one_process_trains(cluster, tmp_path):
-    for nodes in ("1", "2"):
-        trained(
-            tmp_path,
-            *CLASSMATE,
-            *SMALL,
-            "--run.name",
-            nodes,
-            "--trainer.max_steps",
-            "2",
-            "--verl.address",
-            cluster.address,
-            "--verl.nodes",
-            nodes,
-        )
-    apart = same_after(tmp_path, "1", "2")
-    print(apart, to_json(lines(tmp_path / "runs" / "2", "classmate")))
-    assert len(cluster.list_all_nodes()) == 2
-
-
-def test_a_cluster_that_vanishes_ends_the_run_with_a_sentence(cluster, tmp_path):
-    mark, address = uuid4().hex, cluster.address
-    running = started(
-        tmp_path,
-        mark,
-        *CLASSMATE,
-        *SMALL,
-        "--run.name",
-        "gone",
-        "--trainer.max_steps",
-        "50",
-        "--verl.address",
-        address,
-    )
-    first = (
-        tmp_path
-        / "runs"
-        / "gone"
-        / "checkpoints"
-        / "classmate"
-        / "latest_checkpointed_iteration.txt"
-    )
-    end = time.monotonic() + 600
-    while not first.exists() and time.monotonic() < end and running.poll() is None:
-        time.sleep(0.2)
-    start = time.monotonic()
-    cluster.shutdown()
-    code = running.wait(300)
-    said = (tmp_path / "out.txt").read_text()
-    print(f"{time.monotonic() - start:.0f} s", said[-700:])
-    assert (
-        code == 2
-        and "Traceback" not in said
-        and "--resume goes on from the last checkpoint" in said
-        and nobody_left(mark)
-    )
 
 
 def test_a_critic_makes_advantages_of_rewards_where_they_fall_due(tmp_path):

@@ -3,18 +3,21 @@
 import json
 import math
 from pathlib import Path
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from humanlm.core.basics import ConfigError, write_jsonl
 from humanlm.core.runs import save_record
 from humanlm.evaluation.measured import Measurement, load_results, save_measured
 from humanlm.training import experiment as experiments
-from humanlm.training.experiment import _gather, outcome
+from humanlm.training.experiment import (
+    Study,
+    _ExperimentConfig,
+    experiment_settings,
+    outcome,
+    trials_of,
+)
 from humanlm.training.recipe import Recipe, Stage
-from humanlm.training.trials import Study, _ExperimentConfig, experiment_settings, trials_of
 
 
 class Plain(Recipe):
@@ -94,47 +97,6 @@ def test_a_plan_names_the_stages_of_an_own_recipe_and_keeps_away_from_the_folder
     assert "100 steps of 8 prompts x 8 completions" in shown
 
 
-def test_runs_that_were_tested_on_other_units_are_not_put_together(finished):
-    _settings, trials = finished
-    save_measured(
-        trials[1].folder / "measured" / "base.jsonl",
-        [Measurement("other", "c", {"score": {"a": 1.0}})],
-    )
-    with pytest.raises(ConfigError, match="evaluated on other rows"):
-        _gather(trials, Study(Plain()))
-
-
-def test_variants_of_a_study_may_be_measured_on_units_of_their_own(finished):
-    class Own(Study):
-        own_units = True
-
-    _settings, (first, *_) = finished
-    other = first._replace(
-        variant="other",
-        settings=SimpleNamespace(
-            run=SimpleNamespace(
-                name="other", out=first.folder.parent, methods=first.settings.run.methods
-            )
-        ),
-    )
-    for name in ("base", "ours", "chance"):
-        save_measured(
-            other.folder / "measured" / f"{name}.jsonl",
-            [Measurement("z", "c", {"score": {"z": 0.5 if name == "ours" else 0.2}})],
-        )
-    found = _gather([first, other], Own(Plain()))
-    parts, values = found.values("other: ours", "score")
-    assert (
-        parts == ["z"]
-        and len(found.clusters) == 5
-        and list(values[0, :, 0][-1:]) == [0.5]
-        and np.isnan(values[0, :-1, 0]).all()
-    )
-    assert found.values("chance", "score")[0] == ["a", "b", "z"]
-    with pytest.raises(ConfigError, match="evaluated on other rows"):
-        _gather([first, other], Study(Plain()))
-
-
 class Telling(Plain):
     "A recipe that writes down what it was told, and stops"
 
@@ -160,46 +122,3 @@ def test_the_process_of_a_run_is_told_what_its_file_hides(tmp_path):
     assert told.read_text() == "s3cret" and all(
         "s3cret" not in path.read_text() for path in tmp_path.rglob("*.yaml")
     )
-
-
-@pytest.mark.parametrize(
-    "line, said",
-    [
-        (["--model.name", "./nowhere"], "There is no folder nowhere"),
-        (["--judge.model", "hf/./nowhere"], "There is no folder nowhere"),
-    ],
-)
-def test_a_plan_refuses_models_that_are_nowhere_and_nothing_is_begun(
-    tmp_path, monkeypatch, capsys, line, said
-):
-    from humanlm.train import main as train
-
-    monkeypatch.chdir(tmp_path)
-    for more in ([], ["--dry-run"]):
-        assert (
-            train(["--data.source", "miniworld", "--run.name", "r", *line, *more]) == 2
-            and said in capsys.readouterr().err
-        )
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_run_that_cannot_load_its_model_leaves_its_place_free(tmp_path, monkeypatch, capsys):
-    from humanlm.train import main as train
-
-    monkeypatch.chdir(tmp_path)
-    argv = [
-        "--data.source",
-        "miniworld",
-        "--world.users",
-        "12",
-        "--run.name",
-        "r",
-        "--model.name",
-        "none/such",
-    ]
-    for _ in range(2):
-        assert (
-            train(argv) == 2
-            and "none/such" in capsys.readouterr().err
-            and not list(tmp_path.glob("runs/*"))
-        )

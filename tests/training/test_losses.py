@@ -6,11 +6,8 @@ import math
 import pytest
 import torch
 from loss_forms import policy_loss, token_shares
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from humanlm.models.checkpoints import make_model
-from humanlm.models.config import ModelConfig
-from humanlm.models.logps import CompletionStates, chosen_logps, completion_states, token_logps
+from humanlm.models.logps import CompletionStates
 from humanlm.training.losses import (
     _logp_divergence,
     divergence,
@@ -79,51 +76,6 @@ def test_four_words_give_the_worked_divergences_and_gradient():
     assert 0 < divergence(P, Q, 0.01) < 0.0024, "the mixture goes to 0 at its ends"
 
 
-def test_one_sampled_token_gives_the_gradient_of_the_divergence_in_the_mean():
-    def sampled(word):
-        return gradient(
-            lambda z: policy_loss(
-                chosen_logps(z, torch.tensor([word]))[None],
-                token_signal(
-                    *(chosen_logps(x, torch.tensor([word]))[None] for x in (Q, P)),
-                    torch.ones(1, 1).bool(),
-                ),
-                torch.ones(1, 1),
-            ),
-            P,
-        )[1]
-
-    each = torch.stack([sampled(word) for word in range(4)])
-    exact = gradient(lambda z: divergence(z, Q).sum(), P)[1]
-    close(P[0].exp() @ each, exact)
-    close(torch.tensor([0.1, 0.1, 0.7, 0.1]) @ each, (0.080472, -0.076009, -0.003347, -0.001116))
-
-
-def test_sequence_log_ratio_of_a_bayesian_teacher_is_the_reward_in_the_mean():
-    reward, prior, policy = (
-        torch.tensor([[0.2, -0.5], [1.0, 0.3]]).double(),
-        torch.tensor([0.4, 0.6]).double(),
-        torch.tensor([0.7, 0.3]).double(),
-    )  # [y, o], p(o), p(y)
-    weight = prior * reward.exp()
-    z = weight.sum(1, keepdim=True)
-    follows = weight / z
-    ratio = (follows / (policy @ follows)).log()  # posterior / policy = p(o|y) / p(o)
-    hindsight = policy.log()[:, None] + ratio
-    found = token_signal(hindsight, policy.log()[:, None].expand(2, 2), torch.ones(2, 2).bool())
-    close(found, ratio, 1e-6)
-    close(hindsight.exp().sum(0), [1.0, 1.0], 1e-9)
-
-
-def test_one_context_twice_gives_no_signal_and_no_gradient():
-    for options in ({}, {"centre": True}, {"shape": "tanh"}, {"shape": "scale"}, {"clip": 0.1}):
-        assert token_signal(PLAIN, PLAIN, MASK, **options).abs().max() == 0, options
-    z = torch.randn(5, 9)
-    for form in ((1,), (0,), (0.5,), (1, 3), (1, 3, False)):
-        value, grad = gradient(lambda x: divergence(x[0], z, *form).sum(), z[None])
-        assert abs(value) < 1e-6 and grad.abs().max() < 1e-6, form
-
-
 def test_no_gradient_reaches_the_teacher_nor_the_advantage():
     student, teacher, reading = (x.clone().requires_grad_() for x in (P, Q, PLAIN))
     for form in ((1,), (0,), (0.5,), (1, 2), (1, 2, False)):
@@ -174,132 +126,3 @@ def test_a_failed_follow_up_and_padding_get_exactly_zero_and_change_nobody_else(
     assert found[1].tolist() == [0.0] * 5 and found[2, 3:].tolist() == [0.0] * 2
     assert torch.equal(found[[0, 2, 3]], alone[[0, 2, 3]])
     assert policy_loss(plain, found, token_shares(mask)).isfinite()
-
-
-class Largest(TorchDispatchMode):
-    "Notes the most numbers that any tensor made inside the block has"
-
-    most = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        for x in out if isinstance(out, (tuple, list)) else (out,):
-            if isinstance(x, torch.Tensor):
-                self.most = max(self.most, x.numel())
-        return out
-
-
-@pytest.mark.parametrize("vocabulary", [2000, 8000])
-def test_neither_way_holds_more_than_one_chunk_of_logits(vocabulary):
-    torch.manual_seed(0)
-    head, n, chunk = torch.nn.Linear(8, vocabulary, bias=False), 64, 4
-
-    def known():
-        return CompletionStates(
-            head, torch.randn(n, 8, requires_grad=True), torch.arange(n), torch.ones(1, n).bool()
-        )
-
-    student, teacher, kept = known(), known(), []
-
-    def topk(z, q):
-        return divergence(z, q, 1, 20)
-
-    def keep(x):
-        kept.append((x.data_ptr(), x.numel()))
-        return x
-
-    with Largest() as watch:
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-            loss = in_chunks(topk, student, [(teacher, 1.0)], chunk=chunk).sum()
-        loss.backward()
-    assert watch.most == vocabulary * 8, (
-        "the largest tensor is the head and its gradient; a chunk of logits is half of "
-        "it, all of them are eight times as much"
-    )
-    other = sum(size for size in dict(kept).values() if size != vocabulary * 8)
-    assert other <= 3 * n * 8 + 3 * n, "what waits for the way back are states, not logits"
-    exact = torch.autograd.grad(
-        topk(head(student.states), head(teacher.states)).sum(), [student.states, head.weight]
-    )
-    close(student.states.grad, exact[0])
-    close(head.weight.grad, exact[1], 1e-5)
-
-
-@pytest.fixture(scope="module")
-def tiny():
-    made = make_model(
-        ModelConfig(vocab=400, hidden=32, heads=2, kv_heads=2, mlp=48), ["a short text"]
-    )
-    prompts, replies = [[5, 6, 7, 8], [9], [5, 6]], [[10, 11], [12, 13, 14, 15], [16]]
-    return made.model, prompts, replies
-
-
-def test_states_of_mixed_lengths_equal_one_reply_at_a_time(tiny):
-    model, prompts, replies = tiny
-    with torch.no_grad():
-        small, whole = (
-            completion_states(model, prompts, replies, batch_tokens=size) for size in (1, 1000)
-        )
-    known = completion_states(model, prompts, replies)
-    assert known.states.requires_grad and not whole.states.requires_grad
-    assert whole.ids.tolist() == [i for reply in replies for i in reply] and whole.mask.sum(
-        1
-    ).tolist() == [2, 4, 1]
-    for found in (small, whole, known):
-        logits = found.head(found.states)
-        alone = torch.cat(
-            [
-                model(torch.tensor([p + r])).logits[0, len(p) - 1 : -1]
-                for p, r in zip(prompts, replies)
-            ]
-        )
-        close(logits, alone, 1e-4)
-    with torch.no_grad():
-        close(
-            chosen_logps(logits, known.ids),
-            token_logps(model, prompts, replies).logps[known.mask],
-            1e-5,
-        )
-
-
-def test_states_of_a_wrapped_model_come_out_of_its_own_forward_pass(tiny):
-    model, prompts, replies = tiny
-
-    class Wrapped(
-        torch.nn.Module
-    ):  # as DistributedDataParallel wraps: no config, the model in `module`
-        calls = 0
-
-        def __init__(self):
-            super().__init__()
-            self.module = model
-
-        def forward(self, **asked):
-            self.calls += 1
-            return self.module(**asked)
-
-    wrapped = Wrapped()
-    known, own = (
-        completion_states(wrapped, prompts, replies),
-        completion_states(model, prompts, replies),
-    )
-    assert wrapped.calls == 1 and torch.equal(known.states, own.states)
-    assert not model.base_model._forward_hooks, "nobody goes on listening"
-    with torch.no_grad():
-        completion_states(wrapped, prompts, replies)
-    assert wrapped.calls == 1, "without gradients there is nothing to join"
-    loss = in_chunks(divergence, known, [(own, 1.0)], temperature=0.7).sum()
-    assert abs(loss.item()) < 1e-5
-
-
-def test_half_precision_is_computed_in_float32():
-    z, q = (torch.randn(4, 1000) * 3).bfloat16(), (torch.randn(4, 1000) * 3).bfloat16()
-    for form in ((1,), (0,), (0.5,), (1, 20), (1, 20, False)):
-        found = divergence(z, q, *form)
-        assert found.dtype == torch.float32
-        assert torch.equal(found, divergence(z.float(), q.float(), *form)), form
-    assert (
-        chosen_logps(z, torch.arange(4)).dtype
-        == token_signal(HINDSIGHT.half(), PLAIN.half(), MASK).dtype
-        == torch.float32
-    )

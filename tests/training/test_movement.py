@@ -1,7 +1,5 @@
 """Small steps add up: weights in training are float32, whatever format a model computes in."""
 
-import json
-import shutil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +9,6 @@ from safetensors.torch import load_file
 
 from humanlm.core.config import SFTConfig
 from humanlm.evaluation.measured import Measurement
-from humanlm.models.checkpoints import adapter_base, load_model
 from humanlm.training.functions import TextReward, ask_row, group_advantage
 from humanlm.training.method import Method
 from humanlm.training.recipe import Recipe, Stage, Work
@@ -136,50 +133,3 @@ def test_weights_in_training_are_float32_and_computation_is_bfloat16(runs):
                 "generation and log-probabilities too",
             )
         assert runs["float32"][1].used[stage] == Used({torch.float32}, {torch.float32})
-
-
-def test_what_training_leaves_is_float32_and_what_nothing_trains_is_bfloat16(runs):
-    folder = runs["bfloat16"][0] / "models"
-    assert [
-        {t.dtype for t in load_file(folder / name / "model.safetensors").values()}
-        for name in ("base", "taught", "rewarded")
-    ] == [{torch.bfloat16}, {torch.float32}, {torch.float32}]
-
-
-def test_an_adapter_is_float32_and_moves_on_weights_that_stay_bfloat16(runs):
-    folder = runs["adapter"][0] / "models"
-    first, last = (
-        load_file(folder / name / "adapter_model.safetensors") for name in ("taught", "rewarded")
-    )
-    assert {t.dtype for t in last.values()} == {torch.float32}
-    assert (
-        min((last[name] != first[name]).double().mean() for name in last if "lora_B" in name) > 0.95
-    )
-    model = load_model(folder / "rewarded", dtype="bfloat16", device="cpu").model
-    assert {p.dtype for name, p in model.named_parameters() if "lora_" not in name} == {
-        torch.bfloat16
-    }
-    assert adapter_base(folder / "rewarded"), "the base lies where it lay"
-
-
-@pytest.mark.parametrize("name", ["bfloat16", "adapter"])
-def test_a_stopped_bfloat16_run_goes_on_bit_for_bit(runs, name):
-    first, _recipe = runs[name]
-    again = first.with_name(f"{name}-again")
-    shutil.copytree(first, again)
-    for part in ("models/rewarded", "measured", "checkpoints/rewarded/checkpoint-4"):
-        shutil.rmtree(again / part)
-    (again / "results.json").unlink()
-    (again / "run.json").write_text(
-        json.dumps(json.loads((again / "run.json").read_text()) | {"state": "started"})
-    )
-    model = SIZES | {"dtype": "bfloat16"} | ({"lora_rank": 4} if name == "adapter" else {})
-    fit(
-        SETTINGS
-        | {"run": SETTINGS["run"] | {"name": again.name, "out": str(again.parent)}, "model": model},
-        Mover(),
-    )
-    file = "adapter_model.safetensors" if name == "adapter" else "model.safetensors"
-    assert (again / "models" / "rewarded" / file).read_bytes() == (
-        first / "models" / "rewarded" / file
-    ).read_bytes()

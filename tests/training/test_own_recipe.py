@@ -6,13 +6,9 @@ from pathlib import Path
 
 import pytest
 import warm
-from halves import stop_in_the_first
 
-from humanlm.clients.ledger import Ledger
-from humanlm.clients.protocol import Usage
-from humanlm.core.basics import DataError, HumanLMError, read_jsonl
-from humanlm.evaluation.measured import Measurement, load_measured, load_results
-from humanlm.training.recipe import Recipe, Stage, Work
+from humanlm.core.basics import read_jsonl
+from humanlm.evaluation.measured import load_measured, load_results
 from humanlm.training.stages import fit
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,70 +97,6 @@ def assert_same_weights_after_a_resume(folder, name):
 def test_a_killed_stage_of_an_own_recipe_goes_on_and_ends_with_the_same_weights(own):
     shutil.rmtree(unfinished(own[0], "again") / "checkpoint-6")
     assert_same_weights_after_a_resume(own[0], "again")
-
-
-@pytest.mark.parametrize(
-    "at, share",
-    [(0, 0.0), (6, 0.5), (-1, 0.9)],
-    ids=["its first byte", "on the way", "its last bytes"],
-)
-def test_a_stage_killed_in_its_first_checkpoint_starts_again_and_ends_with_the_same_weights(
-    own, at, share
-):
-    name = f"cut{at}"
-    first = stop_in_the_first(unfinished(own[0], name), at, share)
-    assert "the stage starts again" in assert_same_weights_after_a_resume(own[0], name)
-    steps = [
-        [
-            (row["step"], row.get("loss"))
-            for row in read_jsonl(own[0] / "runs" / run / "metrics.jsonl")
-        ]
-        for run in ("zoo", name)
-    ]
-    assert steps[0] == steps[1] and first.with_name("broken-checkpoint-2").is_dir()
-
-
-def test_the_plan_of_an_own_recipe_needs_nothing_heavy(own):
-    done = humanlm(own[0], "--run.recipe", "my_recipe:Animals", "--dry-run")
-    assert done.returncode == 0 and "judged by counting animals" in done.stdout
-
-
-class Spender(Recipe):
-    "Trains nothing; spends"
-
-    def load(self, s, **given):
-        self.ledger = Ledger(budget=1.0)
-        return Work("spender", {"": self.ledger})
-
-    def vocabulary(self, run):
-        return ["some words to learn from"] * 9, []
-
-    def stages(self, run):
-        return [Stage("paid", "base", self.pay)]
-
-    def pay(self, run, stage, model, tokenizer):
-        self.ledger.record("tests", "model", Usage(calls=1, cost=0.25))
-        if self.stop:
-            raise DataError("stopped here")
-
-    def evaluate(self, run, name):
-        return [Measurement("u", "c", {"m": {"all": 1.0}})]
-
-
-def test_what_a_stopped_run_has_spent_counts_after_a_resume(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    recipe = Spender()
-    groups = {
-        "run": {"name": "r", "report": False},
-        "model": dict(hidden=32, heads=2, kv_heads=2, mlp=64, vocab=330),
-    }
-    recipe.stop = True
-    with pytest.raises(HumanLMError, match="stopped here"):
-        fit(groups, recipe)
-    recipe.stop = False
-    folder = fit(groups, recipe)
-    assert recipe.ledger.total.cost == 0.5
-    assert json.loads((folder / "run.json").read_text())["ledger"][0]["cost"] == 0.5
 
 
 TINY_PEOPLE = {

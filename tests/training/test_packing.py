@@ -7,17 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-import transformers
 import warm
-from peft import LoraConfig, get_peft_model
 from test_trainer import COMPLETIONS, PLAIN_SGD, ROWS, TAGS, by_group, trainer
-from torch.testing import assert_close
 
 from humanlm.core.trajectory import Trajectory
 from humanlm.models.checkpoints import add_adapter, make_model, save_model
 from humanlm.models.config import ModelConfig
-from humanlm.models.logps import completion_states, token_logps
-from humanlm.models.packing import can_pack
 from humanlm.training.method import Method
 from humanlm.training.sampling import copy_index, group_index
 
@@ -152,83 +147,8 @@ def test_two_processes_move_as_one_by_rows(tmp_path):
 # ---- where it is exact, and where not
 
 
-def compare_with_rows(model, packs):
-    "Log-probabilities, entropies and states of completions at once and one by one"
-    prompts, read = [[5, 6, 7, 8, 9, 3, 4, 6]] * 5 + [[9, 3]] * 3, []
-    hook = model.get_input_embeddings().register_forward_hook(
-        lambda _, args, out: read.append(args[0].numel())
-    )
-    with torch.no_grad():
-        found = token_logps(model, prompts, COMPLETIONS, entropies=True)
-        hook.remove()
-        states = completion_states(model, prompts, COMPLETIONS)
-        alone = [token_logps(model, [p], [c], entropies=True) for p, c in zip(prompts, COMPLETIONS)]
-    told = states.head(states.states).log_softmax(-1).gather(1, states.ids[:, None])[:, 0]
-    assert_close(told, found.logps[found.mask], atol=1e-5, rtol=1e-5)
-    for i, row in enumerate(alone):
-        n = len(COMPLETIONS[i])
-        assert_close(found.logps[i, :n], row.logps[0], atol=1e-5, rtol=1e-5)
-        assert_close(found.entropies[i, :n], row.entropies[0], atol=1e-5, rtol=1e-5)
-    once = 2 * (8 + sum(len(c) - 1 for c in COMPLETIONS[:5]))  # two rows, as wide as the wider
-    assert (sum(read) == once) == packs
-
-
 SIZES = {"vocab_size": 600, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
 SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0}
-LINEAR = {
-    f"linear_{name}": n
-    for name, n in {
-        "num_value_heads": 4,
-        "num_key_heads": 2,
-        "key_head_dim": 8,
-        "value_head_dim": 8,
-    }.items()
-}
-KINDS = {
-    "Llama": {},
-    "Qwen3": {},
-    "Mistral": {"sliding_window": 4},
-    "Gemma3Text": {"sliding_window": 4},
-    "Qwen3Next": LINEAR | {"num_experts": 0},
-    "FalconH1": {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_n_groups": 1},
-}
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_layers_that_see_a_window_or_a_state_are_asked_row_by_row(name):
-    torch.manual_seed(0)
-    config = getattr(transformers, f"{name}Config")(**SIZES | KINDS[name])
-    model = transformers.AutoModelForCausalLM.from_config(config).eval()
-    assert can_pack(model) == (name in ("Llama", "Qwen3"))
-    compare_with_rows(model, can_pack(model))
-    model.config._attn_implementation = "eager"
-    assert not can_pack(model)
-
-
-def test_a_completion_without_tokens_moves_no_other(made):
-    some = [[30, 31, 32], [], [33]]
-    with torch.no_grad():
-        found = token_logps(made[0], [[5, 6, 7]] * 3, some)
-    assert found.mask.sum(1).tolist() == [3, 0, 1]
-    for i in (0, 2):
-        with torch.no_grad():
-            alone = token_logps(made[0], [[5, 6, 7]], [some[i]]).logps[0]
-        assert_close(found.logps[i, : len(some[i])], alone, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("of", ["attention", "adapter"])
-def test_dropout_draws_for_every_row(made, tmp_path, of):
-    if of == "attention":
-        made[0].config.attention_dropout = 0.1
-        for layer in made[0].model.layers:
-            layer.self_attn.attention_dropout = 0.1
-    else:
-        config = LoraConfig(lora_dropout=0.1, target_modules=["q_proj"], init_lora_weights=False)
-        made = get_peft_model(made[0], config), made[1]
-    assert not can_pack(made[0].train()) and can_pack(made[0].eval())
-    found = [movement(made, tmp_path / str(p), {"loss_type": "grpo"}, p) for p in (True, False)]
-    assert torch.equal(found[0][0], found[1][0]) and found[0][1] == found[1][1]
-    assert found[0][0].norm() > 0
 
 
 if __name__ == "__main__":

@@ -1,8 +1,6 @@
 """Two processes ask what one asks, leave every record once, and, to rounding, learn the same."""
 
-import json
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,6 @@ from safetensors.torch import load_file
 
 from humanlm.core.basics import read_jsonl
 from humanlm.core.trajectory import load_trajectories
-from humanlm.training.shares import shares
 
 CONFIG = {
     "run": {"methods": ["humanlm", "prefix-chaining", "humanlm-composed"], "report": False},
@@ -46,7 +43,7 @@ import os
 from humanlm.training.policies import row_seeds
 from humanlm.models import generation
 from humanlm.models.generation import Prefixes
-from humanlm.training.policy import TrainerPolicy
+from humanlm.training.trainer import TrainerPolicy
 
 def even(trajectories):
     found = [t.completion_ids for t in trajectories]
@@ -147,73 +144,3 @@ def test_two_processes_log_once_what_one_does_and_end_with_its_weights(both, sta
     weights = [load_file(run / "models" / stage / "model.safetensors") for run in both]
     for name in weights[0]:
         torch.testing.assert_close(weights[1][name], weights[0][name], atol=5e-4, rtol=1e-3)
-
-
-def test_what_two_processes_write_for_an_evaluation_is_what_one_would(both, tmp_path):
-    names, folder = ["base", "cold-start", *METHODS], both[1].parent
-    helped = [line.split() for line in (folder / "helped.txt").read_text().splitlines()]
-    assert {(rank, name) for rank, name, *_ in helped} == {("1", name) for name in names}, (
-        "the other process wrote for every model"
-    )
-    assert all(int(own) == int(every) // 2 for _, _, own, _, every in helped)
-    again = shutil.copytree(both[1], tmp_path / "two")
-    for path in ("measured", "evaluations"):
-        shutil.rmtree(again / path)
-    (again / "results.json").unlink()
-    (again / "run.json").write_text(
-        json.dumps(json.loads((again / "run.json").read_text()) | {"state": "started"})
-    )
-    done = warm.run(
-        "-m",
-        "humanlm.train",
-        "--config",
-        folder / "two.yaml",
-        "--run.out",
-        tmp_path,
-        "--resume",
-        cwd=folder,
-        env=os.environ | {"ACCELERATE_USE_CPU": "true"},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    for path in ("results.json", *(f"evaluations/{name}.jsonl" for name in names)):
-        assert (again / path).read_text() == (both[1] / path).read_text(), path
-
-
-def test_two_processes_leave_every_record_once(both):
-    for method in METHODS:
-        found = said(both[1], method)
-        assert len({t.id for t in found}) == len(found) and len(found) == 4 * 16
-
-
-def test_two_processes_fill_one_map_of_prefixes(both):
-    maps = [
-        json.loads(
-            (run / "checkpoints" / "prefix-chaining" / "checkpoint-4" / "prefixes.json").read_text()
-        )["entries"]
-        for run in both
-    ]
-    kept = [
-        sorted((e["level"], e["example"], e["field"], e["timestamp"]) for e in found)
-        for found in maps
-    ]
-    assert kept[0] and kept[0] == kept[1]
-
-
-@pytest.mark.parametrize(
-    "options, processes, updates",
-    [
-        ({}, 1, 1),
-        ({}, 8, 1),
-        ({"steps_per_generation": 8}, 1, 8),
-        ({"steps_per_generation": 8}, 8, 8),
-        ({"per_device_train_batch_size": 16}, 4, 1),
-        ({"gradient_accumulation_steps": 2}, 2, 1),
-        ({"steps_per_generation": 4, "gradient_accumulation_steps": 2}, 2, 2),
-        ({"generation_batch_size": 128}, 2, 1),
-    ],
-)
-def test_a_step_makes_prompts_times_group_completions_on_however_many_processes(
-    options, processes, updates
-):
-    found = shares(32, 4, options, processes)
-    assert found.size * found.portions * processes == 128 and found.updates == updates

@@ -1,7 +1,5 @@
 """Rollouts with a real (tiny, untrained) model, and what a rollout promises for any policy."""
 
-import asyncio
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from humanlm.core.basics import run_sync
-from humanlm.hierarchy.composed import compose
 from humanlm.hierarchy.levels import LEVELS
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening
 from humanlm.models.config import ModelConfig, tiny_model, train_tokenizer
@@ -39,14 +36,6 @@ def loaded(examples):
 
 
 # ---- any policy
-
-
-def test_a_bare_reply_after_a_finished_thought_is_read(examples):
-    config = HierarchyConfig(prompt="chat", thinking="hetero")
-    row = compose(make_rows(examples[:1], config, ["response"])[0], {"stance": "I like it."})
-    policy = ScriptedPolicy(lambda row, *_: "Good idea!")
-    (t,) = run_sync(single_turn()([row], policy))
-    assert (t.fields, t.parse_status) == ({"response": "Good idea!"}, "ok")
 
 
 @settings(max_examples=50, deadline=None)
@@ -134,49 +123,6 @@ def test_what_is_given_ends_as_the_model_would_end_it(loaded, examples, text, fi
 # ---- what goes on meanwhile
 
 
-class Slow:
-    "A model that takes its time before each forward pass"
-
-    def __init__(self, model):
-        self.model = model
-
-    def __getattr__(self, name):
-        return getattr(self.model, name)
-
-    def __call__(self, *args, **kw):
-        time.sleep(0.05)
-        return self.model(*args, **kw)
-
-
-def test_other_work_goes_on_while_a_model_writes(loaded, examples):
-    policy, row = (
-        ModelPolicy(Slow(loaded[0]), loaded[1]),
-        make_rows(examples[:1], None, ["goal"])[0] | {"max_tokens": 8},
-    )
-
-    async def work():
-        writing, beats = asyncio.create_task(policy.generate([row], Sampling(0))), 0
-        while not writing.done():
-            await asyncio.sleep(0.01)
-            beats += 1
-        return beats
-
-    assert asyncio.run(work()) >= 4
-
-
-def test_one_model_writes_for_one_at_a_time(loaded, examples):
-    policy, rows = (
-        ModelPolicy(*loaded),
-        make_rows(examples[:4], HierarchyConfig(state_tokens=8), ["goal"]),
-    )
-
-    async def both():
-        return await asyncio.gather(*(policy.generate(rows, Sampling(seed=s)) for s in range(6)))
-
-    together = asyncio.run(both())
-    assert together == [run_sync(policy.generate(rows, Sampling(seed=s))) for s in range(6)]
-
-
 def test_seeds_differ_by_run_step_row_and_copy_and_by_nothing_else():
     rows = [{"row_id": "a"}, {"row_id": "a"}, {"row_id": "b"}]
 
@@ -191,48 +137,3 @@ def test_seeds_differ_by_run_step_row_and_copy_and_by_nothing_else():
 
 
 # ---- forms and limits
-
-
-@pytest.mark.parametrize(
-    "variant, level, text, read, errors",
-    [
-        (
-            "main",
-            "goal",
-            "<goal>" + "word " * 16 + "</goal>",
-            "word " * 16,
-            ("text: goal is too long",),
-        ),
-        ("main", "goal", "<goal>short</goal>", "short", ()),
-        (
-            "labels-ssr",
-            "stance",
-            "<stance>quite so</stance>",
-            "quite so",
-            ("text: stance is no label",),
-        ),
-        ("labels-ssr", "stance", "<stance>Strongly Agree</stance>", "Strongly Agree", ()),
-        ("response-bare", "response", "Hi </response> there", "Hi </response> there", ()),
-        ("hetero", "goal", "to win</think> and more", "to win", ()),
-        ("hetero", "response", "hm</think><response>Hi</response>", "Hi", ()),
-    ],
-)
-def test_each_form_is_read_and_limits_are_noted_but_change_nothing(
-    examples, variant, level, text, read, errors
-):
-    rows = make_rows(examples[:1], HierarchyConfig(variant=variant), [level])
-    done = run_sync(single_turn()(rows, ScriptedPolicy({level: text})))[0]
-    assert (done.fields, done.parse_status, done.errors) == ({level: read}, "ok", errors)
-
-
-def test_a_level_with_a_thought_of_its_own_is_generated_up_to_its_end(examples, loaded):
-    rows = make_rows(examples[:1], HierarchyConfig(variant="hetero", state_tokens=8), ["goal"])
-    policy = ModelPolicy(*loaded, 1024)
-    assert loaded[1].decode(policy.prompt_ids(rows[0])).endswith("<think>") and rows[0]["stop"] == [
-        "</think>"
-    ]
-    done = run_sync(single_turn()(rows * 4, policy))
-    assert all(
-        len(t.completion_ids) <= 8 and t.parse_status in ("ok", "empty", "unterminated", "missing")
-        for t in done
-    )

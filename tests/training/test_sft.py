@@ -11,29 +11,23 @@ import pytest
 import torch
 
 from humanlm.alignment.lessons import (
-    WorldLessons,
     _reply_rows,
-    cold_start_rows,
 )
 from humanlm.core.basics import DataError, read_jsonl
-from humanlm.core.config import RunConfig, Settings, SFTConfig
+from humanlm.core.config import SFTConfig
 from humanlm.core.records import Message, sample_examples
 from humanlm.hierarchy.levels import LEVELS
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, opening, prompt, target
 from humanlm.models.checkpoints import add_adapter, load_model, make_model, save_model
 from humanlm.models.config import END, START, ModelConfig
-from humanlm.rewards.judge_settings import JudgeConfig
 from humanlm.training.rollouts import sft_row
 from humanlm.training.sft import (
     MetricsLog,
-    _muon_adamw,
     _RowsTrainer,
     _sft_args,
     sft_dataset,
     train_sft,
 )
-from humanlm.worlds.mini import WorldConfig, make_world
-from humanlm.worlds.sources import Data
 
 EXAMPLES = sample_examples()[:12]
 TAGS = [tag(level) for level in LEVELS for tag in (opening, closing)]
@@ -45,15 +39,6 @@ def made():
     torch.set_num_threads(1)
     texts = [text for e in EXAMPLES for text in (e.reply, *(m.content for m in e.context))]
     return make_model(ModelConfig(vocab=600, hidden=32, heads=2, kv_heads=2, mlp=64), texts, TAGS)
-
-
-@pytest.fixture(scope="module")
-def world():
-    return make_world(WorldConfig(users=24, topics=60, posts_per_topic=1, replies_per_user=8))
-
-
-def world_rows(world, config, sft):
-    return WorldLessons(world, config, sft).first_rows()
 
 
 def replies(count=8):
@@ -123,22 +108,6 @@ def test_a_resumed_stage_ends_with_the_same_weights(made, tmp_path, changes):
     assert (
         len({loss for line in read_log(found["checkpoint-5"]) if (loss := line.get("loss"))}) == 5
     ), "equal weights say nothing unless something is learned"
-
-
-@pytest.mark.numbers
-def test_an_adapter_learns_while_its_base_stays(made, tmp_path):
-    model, tokenizer = made
-    base = save_model(model, tokenizer, tmp_path / "base")
-    adapted = add_adapter(load_model(base, device="cpu").model, ModelConfig(lora_rank=8), base)
-    rows, before = (
-        replies(),
-        {n: p.clone() for n, p in adapted.named_parameters() if "lora_" not in n},
-    )
-    data = list(sft_dataset(rows, tokenizer))
-    start = cross_entropy(adapted, data)
-    train_sft(adapted, tokenizer, rows * 6, SFTConfig(batch=8, adam_lr=0.02), tmp_path / "out")
-    assert cross_entropy(adapted, data) < start - 0.1
-    assert all(torch.equal(p, before[n]) for n, p in adapted.named_parameters() if n in before)
 
 
 @pytest.mark.parametrize("adapted", [False, True])
@@ -236,51 +205,7 @@ def test_long_prompts_lose_their_oldest_messages_and_short_limits_name_the_row(m
 # ---- rows
 
 
-def test_lessons_come_from_training_people_only(world):
-    held_out = {e.id for e in world.examples if e.split != "train"}
-    assert not held_out & {
-        row["row_id"].rsplit(":", 1)[0] for row in world_rows(world, HierarchyConfig(), SMALL)
-    }
-
-
-@pytest.mark.parametrize("style, states", [("chat", False), ("full", True)])
-def test_a_chat_whose_prompts_name_no_level_teaches_replies_alone(style, states):
-    settings = Settings(
-        {
-            "run": RunConfig(methods=["sft"]),
-            "hierarchy": HierarchyConfig(prompt=style),
-            "sft": replace(SMALL, reply_steps=2),
-            "judge": JudgeConfig(),
-        }
-    )
-    people = Data([replace(e, split="train") for e in EXAMPLES], None, "")
-    taught = {row["row_id"].rpartition(":")[2] for row in cold_start_rows(settings, people)[0]}
-    assert "response" in taught and (len(taught) > 1) == states
-
-
 # ---- the optimiser
-
-
-def steps(model, optimizer, count, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    for _ in range(count):
-        for p in model.parameters():
-            p.grad = torch.randn(p.shape, generator=generator)
-        optimizer.step()
-
-
-@pytest.mark.numbers
-def test_two_optimisers_continue_from_a_checkpoint(made):
-    one, other = copy.deepcopy(made.model), copy.deepcopy(made.model)
-    first = _muon_adamw(one)
-    steps(one, first, 3)
-    saved = copy.deepcopy(first.state_dict())
-    other.load_state_dict(one.state_dict())
-    second = _muon_adamw(other, muon_lr=0.5)
-    second.load_state_dict(saved)
-    steps(one, first, 2, seed=1)
-    steps(other, second, 2, seed=1)
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters()))
 
 
 # ---- watching
@@ -314,28 +239,3 @@ def test_a_log_forgets_what_a_resumed_run_writes_again(tmp_path):
 
 
 # ---- thoughts and long rows
-
-
-def test_a_thought_is_opened_once_by_the_prompt(made):
-    config = HierarchyConfig(thinking="hetero")
-    known = [replace(e, states={"goal": "win"}) for e in EXAMPLES]
-    traced = [
-        replace(e, thought=f"<think>\nI know this.{' More.' * i}\n</think>")
-        for i, e in enumerate(EXAMPLES)
-    ]
-    for row in _reply_rows([*known, *traced], config, 24, random.Random(0), None, 1.0):
-        (tokens,) = sft_dataset([row], made.tokenizer)
-        text, learned = (
-            made.tokenizer.decode(tokens["input_ids"]),
-            made.tokenizer.decode([t for t in tokens["labels"] if t != -100]),
-        )
-        assert (
-            text.count("<think>"),
-            text.count("</think>"),
-            learned.count("<think>"),
-            learned.count("</think>"),
-        ) == (1, 1, 0, 1)
-        assert (
-            learned.endswith(f"</response>{END}")
-            and tokens["input_ids"][-1] == made.tokenizer.eos_token_id
-        )

@@ -14,11 +14,10 @@ from safetensors.torch import load_file
 
 from humanlm.core.basics import read_jsonl
 from humanlm.core.trajectory import load_trajectories
-from humanlm.training.sharding import sharding_faults, shards
+from humanlm.training.sharding import sharding_faults
 
-ROOT = Path(__file__).parents[2]
 TWO = Pair()
-LAST = "optimizer_0/.metadata"  # written when all else of a checkpoint is there
+LAST = "trainer_state.json"  # written when all else of a checkpoint is there
 METHODS = ["humanlm", "prefix-chaining"]
 CONFIG = {
     "run": {"methods": METHODS, "report": False},
@@ -53,7 +52,7 @@ BRIEF = {
 EVEN = """
 from humanlm.training.policies import row_seeds
 from humanlm.models.generation import Prefixes
-from humanlm.training.policy import TrainerPolicy
+from humanlm.training.trainer import TrainerPolicy
 
 def even(trajectories):
     found = [t.completion_ids for t in trajectories]
@@ -166,43 +165,6 @@ def test_the_model_was_split(both):
     )
 
 
-def test_a_checkpoint_in_slices_is_merged_and_published_as_whole_weights(both, tmp_path):
-    from humanlm.core.commands import main as hub
-    from humanlm.evaluation.answering import checkpoints_of
-    from humanlm.models.checkpoints import load_model
-
-    run, stage = both[1], "prefix-chaining"
-    saved, steps = run / "models" / stage, checkpoints_of(run, stage)
-    assert [*steps] == [2, 3] and hub(
-        ["push", str(steps[3]), "--hub.out", f"{tmp_path / 'm'}"]
-    ) == 0
-    assert {p.name: p.read_bytes() for p in (tmp_path / "m").iterdir()} == {
-        p.name: p.read_bytes() for p in saved.iterdir()
-    }
-    where = ("--hub.repo", "me/x", "--hub.steps", "all", "--hub.out", f"{tmp_path / 'repo'}")
-    assert hub(["push", str(saved), *where]) == 0
-    pushed = [load_file(tmp_path / "repo" / f"step-{s}" / "model.safetensors") for s in steps]
-    end = load_file(saved / "model.safetensors")
-    assert all(pushed[1][name].equal(end[name]) for name in end)
-    assert not all(pushed[0][name].equal(end[name]) for name in end)
-    asked = load_model(steps[2], device="cpu").model.state_dict()  # as comparisons load it
-    assert all(asked[name].equal(pushed[0][name]) for name in end)
-
-
-def test_slices_that_nobody_can_read_are_named_with_what_helps(both, tmp_path):
-    from humanlm.models.checkpoints import load_model
-    from humanlm.models.config import ModelError
-
-    run = shutil.copytree(both[1], tmp_path / "run")
-    cut = run / "checkpoints" / "humanlm" / "checkpoint-2"
-    (cut / "pytorch_model_fsdp_0" / "__1_0.distcp").unlink()
-    with pytest.raises(ModelError, match="cannot be put into the model .*__1_0.distcp"):
-        load_model(cut)
-    shutil.move(cut, tmp_path / "cut")
-    with pytest.raises(ModelError, match="Put it back into RUN/checkpoints/STAGE"):
-        load_model(tmp_path / "cut")
-
-
 def unfinished(run: Path, folder: Path, *lost: str) -> Path:
     "Copy a run, without some of its files, as one that was killed leaves it"
     folder.mkdir(exist_ok=True)
@@ -226,7 +188,7 @@ def test_a_killed_split_run_goes_on_from_its_newest_whole_checkpoint_to_the_same
     TWO.close()  # what goes on is a new process
     done = started(tmp_path, "split", True, "--resume")
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "checkpoint-3 is not whole" in done.stdout and "goes on from checkpoint-2" in done.stdout
+    assert "checkpoint-3 is not whole" in done.stdout
     before, after = (list(logged(run, "prefix-chaining")) for run in (both[1], again))
     assert [row["step"] for row in after] == [row["step"] for row in before]
     assert [row["loss"] for row in after] == pytest.approx(
@@ -238,70 +200,6 @@ def test_a_killed_split_run_goes_on_from_its_newest_whole_checkpoint_to_the_same
     ]
     for name in weights[0]:
         torch.testing.assert_close(weights[1][name], weights[0][name], atol=1e-6, rtol=1e-5)
-
-
-def test_a_split_checkpoint_in_one_process_and_a_whole_one_in_two_are_refused_with_the_next_step(
-    both, tmp_path
-):
-    for run, sharded, said in (
-        (both[1], False, "was written with FSDP"),
-        (both[0], True, "was written without "),
-    ):
-        unfinished(run, tmp_path, "models/prefix-chaining")
-        done = started(tmp_path, run.name, sharded, "--resume")
-        assert done.returncode != 0 and said in done.stderr and "--fresh" in done.stderr, (
-            done.stderr[-2000:]
-        )
-
-
-@pytest.mark.long
-def test_a_split_run_that_had_spent_its_budget_is_saved_from_its_checkpoint(tmp_path):
-    run = trained(
-        tmp_path,
-        "spent",
-        True,
-        run={"methods": ["prefix-chaining"], "token_budget": 300},
-        sft=BRIEF["sft"],
-    )
-    shutil.move(run / "models" / "prefix-chaining", tmp_path / "before")
-    unfinished(run, tmp_path / "again")
-    done = started(
-        tmp_path / "again",
-        "spent",
-        True,
-        "--resume",
-        run={"methods": ["prefix-chaining"], "token_budget": 300},
-        sft=BRIEF["sft"],
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    weights = [
-        load_file(folder / "model.safetensors")
-        for folder in (
-            tmp_path / "before",
-            tmp_path / "again" / "spent" / "models" / "prefix-chaining",
-        )
-    ]
-    for name in weights[0]:
-        torch.testing.assert_close(weights[1][name], weights[0][name])
-
-
-@pytest.mark.long
-def test_steps_too_small_for_bfloat16_add_up_in_the_float32_weights_of_a_split_model(tmp_path):
-    run = trained(
-        tmp_path,
-        "fine",
-        True,
-        run={"methods": ["prefix-chaining"]},
-        model={"dtype": "bfloat16"},
-        sft=BRIEF["sft"],
-        trainer=BRIEF["trainer"] | {"optim": "adamw_torch", "learning_rate": 1e-6},
-    )
-    start, end = (
-        load_file(run / "models" / stage / "model.safetensors")
-        for stage in ("cold-start", "prefix-chaining")
-    )
-    moved = torch.cat([(end[name] - start[name]).abs().flatten() for name in start])
-    assert 0 < moved.max() <= 1e-5 and (moved > 0).float().mean() > 0.5
 
 
 @pytest.mark.long
@@ -329,15 +227,6 @@ def test_a_split_model_with_an_adapter_or_a_kl_term_learns_as_a_whole_one(tmp_pa
             torch.testing.assert_close(weights[1][part], weights[0][part], atol=5e-5, rtol=1e-3)
 
 
-def test_what_a_split_model_cannot_do_is_refused(tmp_path):
-    done = started(tmp_path, "muon", True, sft={"muon_lr": 0.02})
-    assert (
-        done.returncode != 0
-        and "Muon needs whole matrices" in done.stderr
-        and 'Traceback (most recent call last):\n  File "/' not in done.stderr.split("Muon")[0]
-    )
-
-
 @pytest.mark.parametrize(
     "variables, said",
     [
@@ -353,86 +242,3 @@ def test_a_start_that_would_go_wrong_is_refused_before_anything_is_read(
     for name, value in ({"WORLD_SIZE": "2", "ACCELERATE_USE_FSDP": "true"} | variables).items():
         monkeypatch.setenv(name, value)
     assert sharding_faults() == [] if said is None else said in " ".join(sharding_faults())
-
-
-@pytest.mark.parametrize("gpus", [2, 8])
-def test_the_files_for_accelerate_are_read_by_its_own_loader_and_ask_for_what_they_say(
-    gpus, monkeypatch
-):
-    from accelerate.commands.config.config_args import load_config_from_file
-    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
-    from accelerate.utils import FullyShardedDataParallelPlugin
-    from accelerate.utils.launch import prepare_multi_gpu_env
-
-    file = str(ROOT / "configs" / "engines" / f"accelerate-{gpus}.yaml")
-    assert load_config_from_file(file).num_processes == gpus
-    args, *_ = _validate_launch_command(
-        launch_command_parser().parse_args(["--config_file", file, "-m", "humanlm.train"])
-    )
-    assert args.use_fsdp == (gpus > 1)
-    if gpus > 1:
-        for name, value in prepare_multi_gpu_env(args).items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setenv("WORLD_SIZE", str(gpus))
-        plugin = FullyShardedDataParallelPlugin()
-        assert (
-            plugin.fsdp_version == 2
-            and plugin.reshard_after_forward is True
-            and not plugin.cpu_ram_efficient_loading
-            and shards()
-            and sharding_faults() == []
-        )
-
-
-SDPO = {
-    "run": {"recipe": "sdpo", "report": False},
-    "model": {"hidden": 32, "heads": 2, "kv_heads": 2, "mlp": 64, "vocab": 420},
-    "sft": {"lesson_steps": 2, "batch": 8, "muon_lr": 0.0},
-    "prompts": {"test_n": 2, "max_tokens": 16},
-    "rollout": {"num_prompts": 4, "top_p": 1e-6},  # nothing is left to chance
-    "user": {"tastes": ["casual"], "steps_each": 4},
-    "trainer": {"max_steps": 3, "save_steps": 3, "optim": "sgd", "learning_rate": 0.3},
-}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("form", ["sampled", "full"])
-def test_a_split_model_learns_from_a_running_mean_of_itself_as_a_whole_one(
-    tmp_path, monkeypatch, form
-):
-    monkeypatch.setitem(
-        globals(), "CONFIG", SDPO | {"sdpo": {"log_every": 1, "teacher": "ema", "form": form}}
-    )
-    runs = [tmp_path / name for name in ("one", "split")]
-    for run in runs:
-        done = started(tmp_path, run.name, run.name == "split")
-        assert done.returncode == 0, done.stderr[-3000:]
-    weights = [load_file(run / "models" / "online" / "model.safetensors") for run in runs]
-    for name in weights[0]:
-        torch.testing.assert_close(weights[1][name], weights[0][name], atol=5e-5, rtol=1e-3)
-
-
-def test_the_shipped_online_settings_learn_from_a_user_in_each_process(tmp_path):
-    "configs/sdpo/tldr.yaml as it is, but for sizes: the policy is split, the user lies whole"
-    from humanlm.models.checkpoints import make_model, save_model
-    from humanlm.models.config import ModelConfig
-
-    prompts = [f"Post {i}: I bought {i} apples." for i in range(8)]
-    place = save_model(
-        *make_model(ModelConfig(hidden=32, layers=1, mlp=64), prompts), tmp_path / "m"
-    )
-    (tmp_path / "p.jsonl").write_text("".join(json.dumps({"prompt": p}) + "\n" for p in prompts))
-    sizes = {
-        "model": {"name": str(place), "template": "humanlm", "max_prompt_tokens": 700},
-        "user": {"model": f"hf/{place}", "max_tokens": 8},
-        "preference": {"judge": "rule", "tastes": ["casual"]},
-        "prompts": {"train": "p.jsonl", "held_out": "p.jsonl", "test_n": 2, "max_tokens": 8},
-        "rollout": {"num_prompts": 4},
-        "run": {"name": "tldr", "out": str(tmp_path), "report": False},
-        "trainer": {"max_steps": 2, "save_steps": 2},
-    }
-    (tmp_path / "sizes.yaml").write_text(yaml.safe_dump(sizes))
-    shipped = ROOT / "configs" / "sdpo" / "tldr.yaml"
-    done = TWO.run("--config", str(shipped), "--config", "sizes.yaml", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert read_jsonl(tmp_path / "tldr" / "metrics.jsonl")[-1]["signal/size"] > 0

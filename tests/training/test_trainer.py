@@ -11,14 +11,11 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from halves import parts, stop_in_the_first
 from trl import GRPOTrainer
 
 from humanlm.alignment.grpo import _batch_metrics
-from humanlm.alignment.modes import _PrefixMap, training_rows
 from humanlm.core.records import sample_examples
-from humanlm.core.trajectory import Completion, Score, Trajectory, load_trajectories
-from humanlm.hierarchy.levels import Hierarchy
+from humanlm.core.trajectory import Trajectory, load_trajectories
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening
 from humanlm.models.checkpoints import add_adapter, load_model, make_model, save_model
 from humanlm.models.config import ModelConfig
@@ -36,7 +33,7 @@ from humanlm.training.checkpoints import (
 from humanlm.training.method import Method
 from humanlm.training.options import TrainerError, trainer_args
 from humanlm.training.rollouts import single_turn
-from humanlm.training.sampling import Sampling, group_index, repeat_rows
+from humanlm.training.sampling import group_index, repeat_rows
 from humanlm.training.shares import generated_tokens
 from humanlm.training.trainer import MethodTrainer
 
@@ -126,8 +123,6 @@ def trainer(made, method, out, steps=1, options=None, rows=ROWS, prompts=2, grou
 def losses(t):
     return [(row["step"], row["loss"]) for row in t.state.log_history if "loss" in row]
 
-
-# ---- the loss
 
 COMPLETIONS = [
     [30, 31, 32],
@@ -235,26 +230,6 @@ def test_one_number_per_completion_trains_like_plain_trl(made, tmp_path):
     )
 
 
-def test_levels_share_a_batch_and_keep_their_own_caps(made, tmp_path):
-    rows = [
-        *make_rows(EXAMPLES[:1], CONFIG, ["stance"]),
-        *make_rows(EXAMPLES[:1], CONFIG, ["response"]),
-    ]
-    t = trainer(
-        made, Method(single_turn(), by_group, EvenTokens(), metrics=measured), tmp_path, rows=rows
-    )
-    t.train()
-    longest = {
-        level: max(len(x.completion_ids) for x in t.trajectories if x.level == level)
-        for level in CONFIG.load().names
-    }
-    assert longest["stance"] <= 6 and 6 < longest["response"] <= 9
-    assert {"reward/stance", "reward/response"} <= t.state.log_history[0].keys()
-
-
-# ---- scores that are missing
-
-
 @pytest.mark.numbers
 def test_what_has_no_score_has_no_weight(made, tmp_path):
     rewards = [0.0, math.nan, 1.0, 0.5, 1.0, 0.0, math.nan, math.nan]
@@ -278,12 +253,6 @@ def test_what_has_no_score_has_no_weight(made, tmp_path):
     assert t.state.log_history[0]["judge/no_score"] == 3 / 8 and t.state.log_history[0][
         "reward/stance"
     ] == pytest.approx(0.5)
-
-
-# ---- estimators
-
-
-# ---- a judge that fails
 
 
 class Halting(RuleJudge):
@@ -322,45 +291,6 @@ class Sampled:
         return await self.reward(said)
 
 
-def well_formed(rows):
-    "Completions that parse, so that the judge is asked"
-
-    async def rollout(rows, policy):
-        policy.generate = lambda asked, sampling=None: _answers(asked, policy)
-        return await single_turn()(rows, policy)
-
-    return rollout
-
-
-async def _answers(rows, policy):
-    texts = [
-        f"{opening(r['level'])}likes it {'a lot ' * (i % 3)}{closing(r['level'])}"
-        for i, r in enumerate(rows)
-    ]
-    return [
-        Completion(policy.tokenizer.encode(text), text, "stop", policy.prompt_ids(r))
-        for r, text in zip(rows, texts)
-    ]
-
-
-def test_a_failing_judge_stops_the_run_and_leaves_whole_files(made, tmp_path):
-    reward = AlignmentReward(Halting(2), requests_by_row(ROWS, EXAMPLES), max_failed_share=0.5)
-    t = trainer(
-        made,
-        Method(well_formed(ROWS), by_group, reward),
-        tmp_path / "c",
-        steps=3,
-        records=tmp_path / "t",
-    )
-    with pytest.raises(
-        JudgeError,
-        match=r"'halting' failed on 8 of 8 candidates \(limit 50%\).*line is dead.*and resume",
-    ):
-        t.train()
-    assert [p.name for p in (tmp_path / "t").iterdir()] == ["step-000000-0.parquet"]
-    assert len(load_trajectories(tmp_path / "t")) == 8
-
-
 @pytest.mark.numbers
 def test_a_run_that_a_judge_stopped_goes_on_as_if_nothing_had_happened(made, tmp_path):
     def run(out, good, resume=None):
@@ -391,22 +321,6 @@ def test_a_run_that_a_judge_stopped_goes_on_as_if_nothing_had_happened(made, tmp
     )
     assert_same(again.model, dict(whole.model.named_parameters()), atol=0)
 
-
-def test_a_judge_that_fails_seldom_is_left_out(made, tmp_path):
-    reward = AlignmentReward(
-        Halting(1), requests_by_row(ROWS, EXAMPLES), concurrency=1, max_failed_share=0.5
-    )
-    t = trainer(made, Method(well_formed(ROWS), by_group, reward), tmp_path)
-    t.train()
-    assert [math.isnan(x.scores["stance"].value) for x in t.trajectories] == [False] * 4 + [
-        True
-    ] * 4
-    assert {x.advantage for x in t.trajectories[4:]} == {0.0} and all(
-        "judge failed" in x.errors[0] for x in t.trajectories[4:]
-    )
-
-
-# ---- stopping and going on
 
 ADAM = dict(learning_rate=1e-2, save_steps=2)
 
@@ -487,9 +401,6 @@ def test_a_token_budget_survives_a_resume(made, tmp_path):
     assert losses(again) == losses(whole)
 
 
-# ---- broken checkpoints
-
-
 @pytest.fixture(scope="module")
 def checkpoints(made, tmp_path_factory):
     out = tmp_path_factory.mktemp("run")
@@ -502,12 +413,9 @@ def cut(path):
 
 
 BREAKS = {
-    "weights cut off": lambda folder: cut(folder / "model.safetensors"),
-    "optimizer cut off": lambda folder: cut(folder / "optimizer.pt"),
     "random state cut off": lambda folder: cut(folder / "rng_state.pth"),
-    "no scheduler": lambda folder: (folder / "scheduler.pt").unlink(),
     "state is no JSON": lambda folder: (folder / "trainer_state.json").write_text('{"step'),
-    "no weights": lambda folder: (folder / "model.safetensors").unlink(),
+    "no state yet": lambda folder: (folder / "trainer_state.json").unlink(),
 }
 
 
@@ -519,32 +427,7 @@ def test_the_newest_whole_checkpoint_counts(checkpoints, tmp_path, fault):
     assert Path(latest_checkpoint(tmp_path / "c")).name == "checkpoint-2"
     BREAKS[fault](tmp_path / "c" / "checkpoint-2")
     assert latest_checkpoint(tmp_path / "c") is None
-    assert sorted(path.name for path in (tmp_path / "c").iterdir()) == [
-        "broken-checkpoint-2",
-        "broken-checkpoint-4",
-    ]
-
-
-def test_a_first_checkpoint_cut_off_at_any_moment_moves_aside_and_its_stage_starts_again(
-    checkpoints, tmp_path, capsys
-):
-    count = len(parts(checkpoints / "checkpoint-2"))
-    for at, share in [(at, share) for at in range(count) for share in (0.0, 0.5, 0.95)]:
-        shutil.copytree(checkpoints, tmp_path / "c", dirs_exist_ok=True)
-        first = stop_in_the_first(tmp_path / "c", at, share)
-        left = {path.name: path.read_bytes() for path in first.iterdir()}
-        assert latest_checkpoint(tmp_path / "c") is None, (at, share)
-        aside = first.with_name("broken-checkpoint-2")  # in place of the one before
-        assert {
-            path.name: path.read_bytes() for path in aside.iterdir()
-        } == left and not first.exists()
-        assert "broken-checkpoint-2 now, and the stage starts again" in capsys.readouterr().out
-    assert count > 8 and latest_checkpoint(tmp_path / "c") is None and capsys.readouterr().out == ""
-    first.mkdir()
-    assert latest_checkpoint(tmp_path / "c") is None and not list(aside.iterdir())
-
-
-# ---- options
+    assert not list((tmp_path / "c").iterdir())
 
 
 @pytest.mark.parametrize(
@@ -554,105 +437,13 @@ def test_a_first_checkpoint_cut_off_at_any_moment_moves_aside_and_its_stage_star
             {"learning_rat": 1},
             "Unknown option of the group 'trainer' 'learning_rat'.*Did you mean 'learning_rate'",
         ),
-        ({"learning_rate": "quick"}, "trainer.learning_rate must be a number, got 'quick'"),
-        ({"shuffle_dataset": "maybe"}, "must be true or false"),
         ({"lr_scheduler_type": "wobbly"}, "TRL refuses .*wobbly"),
-        ({"save_steps": 3, "steps_per_generation": 2}, "Use 2 or a multiple"),
+        ({"save_steps": 3, "steps_per_generation": 2}, "multiple of 2"),
     ],
 )
 def test_options_that_cannot_be_are_named(tmp_path, options, message):
     with pytest.raises(TrainerError, match=message):
         trainer_args(options, tmp_path, 2, 4, 6, 9)
-
-
-# ---- what a method remembers
-
-
-class EvenTexts:
-    "Whatever was sampled counts as readable, and is worth its share of even token numbers"
-
-    names, weights = ("alignment",), (1.0,)
-
-    async def __call__(self, trajectories):
-        worth = [np.mean(np.array(t.completion_ids) % 2 == 0) for t in trajectories]
-        told = [
-            replace(
-                t,
-                fields={t.level: f"tokens {t.completion_ids}"},
-                scores={t.level: Score(t.id, float(v), "scored", "")},
-            )
-            for t, v in zip(trajectories, worth)
-        ]
-        return np.array(worth)[:, None], told
-
-
-CHAINED = replace(CONFIG, asks="together")
-
-
-def chained(made, out, steps=8, **kw):
-    "A trainer with prefix chaining; every other step asks for the second level"
-    rows = training_rows(EXAMPLES, CHAINED, "prefix-chaining")
-    levels = [replace(d, threshold=d.threshold and 0.5) for d in CHAINED.load()]
-    memory = _PrefixMap(Hierarchy(levels), rows)
-    method = Method(single_turn(prepare=memory.prepare), by_group, EvenTexts(), memory)
-    n = len(EXAMPLES)
-    order = [rows[(i % 2) * n + (2 * i + j) % n] for i in range(steps) for j in range(2)]
-    return trainer(
-        made,
-        method,
-        out,
-        steps,
-        dict(learning_rate=1e-2, save_steps=3),
-        rows=order,
-        records=out / "t",
-        **kw,
-    )
-
-
-@pytest.mark.numbers
-@pytest.mark.parametrize("at", [3, 6])
-def test_prefix_chaining_resumed_in_the_middle_is_as_if_nothing_had_happened(made, tmp_path, at):
-    whole = chained(made, tmp_path / "a")
-    whole.train()
-    again = chained(made, tmp_path / "b")
-    again.train(resume_from_checkpoint=str(tmp_path / "a" / f"checkpoint-{at}"))
-    assert (
-        losses(again) == losses(whole)
-        and again.method.memory.entries == whole.method.memory.entries
-    )
-    assert_same(again.model, dict(whole.model.named_parameters()), atol=0)
-    kept = {x.id: (x.prompt_ids, x.completion_ids) for x in load_trajectories(tmp_path / "a" / "t")}
-    repeated = {
-        x.id: (x.prompt_ids, x.completion_ids) for x in load_trajectories(tmp_path / "b" / "t")
-    }
-    assert len(repeated) == (8 - at) * 8 and repeated.items() <= kept.items()
-
-
-def test_a_stopped_run_leaves_its_map_too(made, tmp_path):
-    t = chained(made, tmp_path)
-    good, calls = t.method.reward, []
-
-    async def reward(trajectories):
-        calls.append(1)
-        if len(calls) > 4:
-            raise TrainerError("the judge is down")
-        return await good(trajectories)
-
-    reward.names, reward.weights = good.names, good.weights
-    t.method = t.method._replace(reward=reward)
-    with pytest.raises(TrainerError) as e:
-        t.train()
-    assert "checkpoint-4" in e.value.__notes__[0]
-    whole, again = chained(made, tmp_path / "a"), chained(made, tmp_path / "b")
-    whole.train()
-    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
-    assert losses(again) == losses(whole)
-
-
-# ---- the real reply among the candidates
-
-
-# ---- engines and number formats
 
 
 class StandInEngine:
@@ -702,57 +493,6 @@ def test_the_vllm_engine_gets_caps_and_stop_strings_and_its_logps_reach_the_loss
     )
 
 
-def test_a_rollout_draws_in_training_as_its_sampling_says(made, tmp_path):
-    "ReMax compares with the likeliest response; draws of a seed come back"
-    texts = {}
-
-    async def rollout(rows, policy):
-        for name, sampling in (
-            ("greedy", Sampling(temperature=0)),
-            ("again", Sampling(temperature=0)),
-            ("one", Sampling(top_k=1)),
-            ("drawn", None),
-        ):
-            texts[name] = [c.ids for c in await policy.generate(rows, sampling)]
-        return await written([[30], [31, 32]] * 4)(rows, policy)
-
-    method = Method(rollout, by_group, EvenTokens())
-    t = trainer(made, method, tmp_path, options=PLAIN_SGD)
-    t.train()
-    rows, stops = t.batch_rows, [row["stop"] for row in t.batch_rows]
-    asked = [ROWS[i % len(ROWS)] for i in (0, 0, 0, 0, 1, 1, 1, 1)]
-    prompts = [t.policy.prompt_ids(row) for row in asked]
-    likeliest = [c.ids for c in generate(*made, prompts, 6, stops, temperature=0)]
-    assert [row["row_id"] for row in rows] == [row["row_id"] for row in asked]
-    assert texts["greedy"] == texts["again"] == texts["one"] == likeliest != texts["drawn"]
-
-
-@pytest.mark.parametrize(
-    "options, every",
-    [
-        ({}, 25),
-        ({"num_iterations": 2}, 24),
-        ({"num_iterations": 3}, 24),
-        ({"steps_per_generation": 4}, 24),
-        ({"steps_per_generation": 2, "num_iterations": 40}, 80),
-        ({"gradient_accumulation_steps": 4}, 25),
-        ({"num_iterations": 2, "save_steps": 10}, 10),
-        ({"num_iterations": 2, "save_strategy": "no"}, 24),
-    ],
-)
-def test_checkpoints_that_nobody_asked_for_end_a_cycle(tmp_path, options, every):
-    args = trainer_args(options, tmp_path, 2, 4, 100, 9)
-    assert args.save_steps == every
-
-
-def test_a_checkpoint_within_a_cycle_is_refused_by_the_name_of_its_setting(tmp_path):
-    with pytest.raises(TrainerError, match="trainer.save_steps"):
-        trainer_args({"num_iterations": 2, "save_steps": 5}, tmp_path, 2, 4, 100, 9)
-
-
-# ---- what other systems ask of the seam
-
-
 def test_a_method_without_a_reward_trains_and_logs_no_score(made, tmp_path):
     advantages, seen = torch.randn(8), []
 
@@ -784,66 +524,6 @@ def test_a_group_of_one_trains_with_a_push_of_its_own(made, tmp_path):
     found = token_logps(model, prompts, COMPLETIONS[:2])
     ((advantages * found.logps).sum() / found.mask.sum()).backward()
     assert_same(t.model, {name: (p + p.grad).detach() for name, p in model.named_parameters()})
-
-
-@pytest.mark.numbers
-def test_a_penalty_needs_no_place_that_the_model_came_from(made, tmp_path):
-    t = trainer(
-        made,
-        Method(written(COMPLETIONS), by_group, Told(np.arange(8))),
-        tmp_path,
-        steps=2,
-        options=PLAIN_SGD | {"beta": 0.5},
-    )
-    assert not made.model.config._name_or_path
-    t.train()
-    assert_same(t.ref_model, dict(made.model.named_parameters()), atol=0)
-    kl = [row["kl"] for row in t.state.log_history if "kl" in row]
-    assert abs(kl[0]) < 1e-6 < kl[1], "the reference stays where the model began"
-
-
-@pytest.mark.numbers
-def test_under_an_adapter_the_reference_is_its_start_on_the_same_weights_and_no_copy(
-    made, tmp_path
-):
-    base, options = (
-        save_model(*made, tmp_path / "base"),
-        PLAIN_SGD | {"beta": 0.5, "save_strategy": "steps", "save_steps": 1},
-    )
-    first = save_model(
-        add_adapter(load_model(base, device="cpu").model, ModelConfig(lora_rank=4), base),
-        made.tokenizer,
-        tmp_path / "first",
-    )
-    t = trainer(
-        (load_model(first, device="cpu").model, made.tokenizer),
-        Method(written(COMPLETIONS), by_group, Told(np.arange(8))),
-        tmp_path / "run",
-        steps=2,
-        options=options,
-        rows=ROWS[:2],
-    )
-    frozen = sum(p.numel() for n, p in t.model.named_parameters() if "lora" not in n)
-    t.train()
-    assert t.ref_model is None and frozen == sum(p.numel() for p in made.model.parameters())
-    asked = [t.policy.prompt_ids(row) for row in repeat_rows(ROWS[:2], 4)]
-    moved = load_model(first, device="cpu").model
-    moved.load_adapter(str(tmp_path / "run" / "checkpoint-1"), "default")
-    was, now = (
-        token_logps(model, asked, COMPLETIONS).logps.detach() for model in (made.model, moved)
-    )
-    by_hand = ((was - now).exp() - (was - now) - 1)[WRITTEN].mean().item()
-    kl = [row["kl"] for row in t.state.log_history if "kl" in row]
-    assert kl == pytest.approx([0, by_hand], abs=1e-6) and by_hand > 1e-4
-    saved = save_model(t.model, made.tokenizer, tmp_path / "last")
-    assert (
-        sorted(path.name for path in saved.glob("**/*.safetensors"))
-        == ["adapter_model.safetensors"]
-        and not (saved / "ref").exists()
-    )
-
-
-# ---- tensors and losses of a method
 
 
 def divergence(model, t):
@@ -895,91 +575,6 @@ def test_a_loss_of_the_method_is_averaged_like_the_rest_however_the_batch_is_cut
         )
     total.backward()
     assert_same(t.model, {name: (p - p.grad).detach() for name, p in model.named_parameters()})
-
-
-def test_tensors_of_an_advantage_stay_with_their_rows(made, tmp_path):
-    seen = []
-
-    def loss(model, t):
-        seen.extend(zip(t["number"].tolist(), t["completion_mask"].sum(1).tolist()))
-        return 0.0
-
-    options = PLAIN_SGD | {"gradient_accumulation_steps": 4, "per_device_train_batch_size": 2}
-    trainer(
-        made,
-        Method(
-            written(COMPLETIONS), lambda b: (torch.zeros(8), {"number": torch.arange(8)}), loss=loss
-        ),
-        tmp_path,
-        options=options,
-    ).train()
-    assert sorted(seen) == [(i, len(c)) for i, c in enumerate(COMPLETIONS)]
-
-
-class Teacher:
-    "Follows the weights slowly, and is saved with them"
-
-    file = "teacher.pt"
-
-    def __init__(self, model):
-        self.weights = {n: p.detach().clone() for n, p in model.named_parameters()}
-
-    def follow(self, model):
-        for n, p in model.named_parameters():
-            self.weights[n].lerp_(p.detach(), 0.5)
-
-    def note(self, trajectories):
-        return []
-
-    def learn(self, notes):
-        return {}
-
-    def save(self, path):
-        torch.save(self.weights, path)
-
-    def load(self, path):
-        self.weights = torch.load(path)
-
-
-@pytest.mark.numbers
-@pytest.mark.parametrize("gathered", [1, 2])
-def test_a_teacher_follows_every_step_of_the_optimiser_and_a_resume(made, tmp_path, gathered):
-    options = dict(
-        learning_rate=1e-2,
-        save_steps=2,
-        gradient_accumulation_steps=gathered,
-        per_device_train_batch_size=8 // gathered,
-    )
-
-    def run(out, resume=None):
-        teacher, seen = Teacher(made.model), []
-        follow = teacher.follow
-        teacher.follow = lambda model: (
-            seen.append(copy.deepcopy(model.state_dict())) or follow(model)
-        )
-        t = trainer(
-            made,
-            Method(single_turn(), by_group, EvenTokens(), teacher),
-            tmp_path / out,
-            4,
-            options,
-            rows=ROWS * 4,
-        )
-        t.train(resume_from_checkpoint=resume)
-        return teacher, seen
-
-    teacher, seen = run("a")
-    name = next(iter(teacher.weights))
-    expected = dict(made.model.named_parameters())[name].detach()
-    for state in seen:
-        expected = expected.lerp(state[name], 0.5)
-    assert len(seen) == 4 and torch.equal(teacher.weights[name], expected)
-    again, _ = run("b", str(tmp_path / "a" / "checkpoint-2"))
-    for name, weights in teacher.weights.items():
-        assert torch.equal(weights, again.weights[name])
-
-
-# ---- tokens of second models
 
 
 def test_tokens_of_a_second_model_count_in_the_budget(made, tmp_path):
