@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from .core.commands import command
 from .core.html import aligned
-from .evaluation.outcome import load_outcome
+from .evaluation.measured import load_results
 from .training.experiment import check_experiment, experiment_settings, plan, run_experiment
 from .training.run import keep_memory, quiet_libraries
 
@@ -32,10 +32,13 @@ def main(
     path = run_experiment(
         recipe, settings, [word for word in argv if word not in ("--resume", "--fresh")]
     )
-    found = load_outcome(path)
-    arms = (*found.facts["arms"], *found.facts["references"])
-    shown = recipe.tables([row for row in found.rows if row.model in arms])
-    print(aligned(f"{found.head()}\n\n{shown}\n\noutcome: {path}"))
+    outcome = load_results(path)
+    notes = outcome.notes
+    arms = (*notes["arms"], *notes["references"])
+    tables = recipe.tables([row for row in outcome.rows if row.model in arms])
+    commit, seeds = (notes["commit"] or "unknown")[:10], ", ".join(map(str, notes["seeds"]))
+    run = f"`{notes['command']}`; seeds {seeds}; commit {commit}"
+    print(aligned(f"{notes.get('note', '')}\n\n{run}\n\n{tables}\n\noutcome: {path}".strip()))
 
 # %% ../nbs/81_experiment.ipynb #if-name-main-sys
 if __name__ == "__main__" and __spec__:

@@ -101,12 +101,12 @@ from humanlm.rewards.judge_settings import (
 )
 from ..rewards.reward import RewardConfig
 from ..rewards.scoring import Judge, JudgeRequest
+from ..training.experiment import Study, Trial
 from ..training.memory import StagePlan
 from ..training.method import AdvantageConfig
 from ..training.recipe import Recipe, Stage, Work
 from ..training.run import Run, planned_steps
 from ..training.stages import learn, lessons, step_plan
-from ..training.trials import Study, Trial
 from ..worlds.mini import WorldConfig
 from ..worlds.sources import Data, load_data
 
@@ -518,16 +518,6 @@ class AlignmentStudy(Study):
         taught = [cold_start_hierarchy(s), asks_together(s), s.run.seed]
         key = to_json([s.data, s.world, s.model, s.sft, *taught])
         return {"base": key, "cold-start": key}
-
-    def kept(self, s: Settings) -> dict[str, str]:
-        "What was asked of them, where it was asked in the same way"
-        folders = ["evaluations", "measured", *([bits_home(s)] if s.eval.bits else [])]
-        conditions = to_json([s.eval, s.hierarchy, s.rollout, s.test_judge])
-        return {
-            f"{folder}/{name}.jsonl": key + conditions
-            for folder in folders
-            for name, key in self.shared(s).items()
-        }
 
     def complete(self, trials: Sequence[Trial], found: Arms) -> dict[str, Any]:
         "Add where the data come from, and who judged"

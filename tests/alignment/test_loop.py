@@ -13,9 +13,9 @@ from experiments.loop import (
     scenes,
 )
 from humanlm.evaluation.outcome import Arms
+from humanlm.training.experiment import Trial
 from humanlm.training.run import read_settings
 from humanlm.training.stages import fit
-from humanlm.training.experiment import Trial
 
 TINY = """
 run: {recipe: "experiments.loop:recipe", name: seed-0, methods: [sft], report: false}

@@ -236,5 +236,3 @@ def test_wrong_variants_are_refused_before_anything_starts(tmp_path, capsys, var
     assert main(["--config", str(config), "--dry-run"]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
-
-
