@@ -6,6 +6,7 @@
 __all__ = ['with_step', 'predict_step', 'futures']
 
 # %% ../../nbs/social/51_prediction.ipynb #exported-imports
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -15,7 +16,7 @@ from ..clients.protocol import LLMError, chat
 from ..clients.reader import fenced, fill
 from ..core.basics import DataError, shorten
 from .contexts import NONE, Context, Step, context_schema, read_entries, to_json
-from .memories import best_match, turn_number
+from .memories import best_match
 from .parsing import Parse
 from .requests import RULES, form, hint, read_record, section
 
@@ -49,7 +50,8 @@ def with_step(context: Context, obj: dict) -> Context:  # a copy
                     "write 'name: text' for each of them and nobody else."
                 )
             halves[half][agent] = text
-    number = turn_number(context.steps[-1].timestep) + 1 if context.steps else 0
+    last = re.search(r"\d+", context.steps[-1].timestep) if context.steps else None
+    number = int(last[0]) + 1 if last else len(context.steps)
     step = Step(timestep=str(number), state=obj["state"].strip() or NONE, **halves)
     steps = [*context.steps, step]
     return context.model_copy(update={"agents_names": names, "socialized_context": steps})

@@ -149,34 +149,20 @@ def parse_prompt(
 # %% ../../nbs/social/10_requests.ipynb #ROLES
 _ROLES = """narrator author speaker listener observer reader person people man woman child someone \
 somebody everyone everybody anyone others group crowd"""
-_SMALL = {"the", "a", "an", "of", "s", "mr", "mrs", "ms", "dr"}
-
-
-def _folded(text: str) -> str:
-    "Write the words of a text in lower case, without accents and punctuation, each between spaces"
-    letters = unicodedata.normalize("NFKD", text.casefold())
-    bare = "".join(c for c in letters if not unicodedata.combining(c))
-    words = " ".join(re.findall(r"[^\W_]+", bare))
-    return f" {words} "
-
-
-def _occurs(word: str, text: str) -> bool:
-    "Look for a word, perhaps with another ending or, without capitals, inside others"
-    if not word.isascii() and word.upper() == word:
-        return word in text
-    stem = word.removesuffix("s") if len(word) > 3 else word
-    ends = ("",) if len(stem) > 3 else (" ", "s ", "es ")
-    return any(f" {stem}{end}" in text for end in ends)
 
 
 def _strangers(context: Context, text: str) -> list[str]:
-    "List the agents that a text does not name"
-    text, strangers = _folded(f"{text} {_ROLES}"), []
-    for name in context.agents:
-        words = [word for word in _folded(name).split() if word not in _SMALL]
-        if words and not any(_occurs(word, text) for word in words):
-            strangers.append(name)
-    return strangers
+    "Return the agents of whose name no word is in a text, whatever its accents and capitals"
+    text, *names = (
+        unicodedata.normalize("NFKD", each.casefold())
+        for each in (f"{text} {_ROLES}", *context.agents)
+    )
+
+    def occurs(name: str) -> bool:
+        words = set(re.findall(r"\w{3,}", name)) - {"the"} or {name}
+        return any(word.removesuffix("s") in text for word in words)
+
+    return [agent for agent, name in zip(context.agents, names) if not occurs(name)]
 
 # %% ../../nbs/social/10_requests.ipynb #read_record
 def read_record(
