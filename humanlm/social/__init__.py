@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .episodes import ChatAgent, Foresight, Role, run_episode
     from .generation import ask, generate
     from .parsing import Parse, Parser, parser
-    from .world import Story, coverage, read_story
+    from .world import Story, read_story
 
 __getattr__, __dir__ = lazy_names(__name__, {
     "answers": ["answer", "to_context"],
@@ -21,5 +21,5 @@ __getattr__, __dir__ = lazy_names(__name__, {
     "episodes": ["ChatAgent", "Foresight", "Role", "run_episode"],
     "generation": ["ask", "generate"],
     "parsing": ["Parse", "Parser", "parser"],
-    "world": ["Story", "coverage", "read_story"],
+    "world": ["Story", "read_story"],
 })

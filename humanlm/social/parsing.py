@@ -18,7 +18,6 @@ from ..clients.client import ChatClient
 from ..clients.limits import PerLoop
 from ..clients.names import client as chat_client
 from ..clients.protocol import ChatReply, ChatRequest, LLMError, Usage, chat
-from ..clients.reader import fenced
 from ..core.basics import DataError, atomic_write, check_name, fingerprint
 from ..models.settings import Estimate, estimate
 from .answers import to_context
@@ -64,7 +63,7 @@ class Parser:
 
 # %% ../../nbs/60_social_world.ipynb #SymbolicParser
 class SymbolicParser(Parser):
-    "Reads stories in the grammar exactly; refuses a text with an unknown sentence that may matter"
+    "Reads stories in the grammar exactly; refuses a text with an unknown sentence"
 
     name = "symbolic"
 
@@ -76,8 +75,7 @@ class SymbolicParser(Parser):
             return Parse(None, f"parse failed: {e}")
         if not story.agents:
             return Parse(None, "parse failed: no sentence in which somebody does something.")
-        skipped = (f"sentence {n} skipped: {why}" for n, _, why in story.unknown)
-        return Parse(context, notes=tuple(skipped))
+        return Parse(context)
 
 # %% ../../nbs/60_social_world.ipynb #VERSION
 _VERSION = 3  # of everything that goes into a context's key
@@ -113,26 +111,24 @@ class LLMParser(Parser):
         self.settings = {"temperature": 0.0, "max_tokens": 8192, "caller": "parser"} | settings
         self.name = getattr(client, "name", type(client).__name__)
 
-    def request(
-        self, text: str, task: str = "", problems: str = "", repeat: int = 0
-    ) -> ChatRequest:
+    def request(self, text: str, task: str = "", repeat: int = 0) -> ChatRequest:
         "Ask for a record"
-        prompt = parse_prompt(text, task, self.style, self.example, problems)
+        prompt = parse_prompt(text, task, self.style, self.example)
         schema = None if self.style == "bare" else context_schema(compact=True)
         return chat(prompt, schema=schema, repeat=repeat, **self.settings)
 
     def key(self, text: str, task: str = "") -> str:
-        "Give what identifies a result: every word asked, every setting, and who is asked"
+        "Return what identifies a result: every word asked, every setting, and who is asked"
         return fingerprint([_VERSION, self.name, self.attempts, asdict(self.request(text, task))])
 
     async def __call__(self, text: str, task: str = "") -> Parse:
-        "Write the context of a text: ask until there is one, or `attempts` are used up"
-        usage, problems, parse = Usage(), "", Parse(None)
+        "Return the context of a text: ask until there is one, or `attempts` are used up"
+        usage, parse = Usage(), Parse(None)
         check = None if self.style == "bare" else partial(read_record, text=text)
         for attempt in range(self.attempts):
-            request = self.request(text, task, problems, attempt)
             try:
-                parse = Parse.read(await self.client(request, check), text, task)
+                reply = await self.client(self.request(text, task, attempt), check)
+                parse = Parse.read(reply, text, task)
             except LLMError as e:
                 parse = Parse(None, f"parse failed: {e}", raw=e.raw)
                 if e.kind != "bad answer":
@@ -140,10 +136,6 @@ class LLMParser(Parser):
             usage += parse.usage
             if parse.context:
                 break
-            problems = (
-                f"{parse.reason}\nThis was the attempt:\n{fenced(parse.raw[:8000])}\n"
-                "Write the whole record again without these faults."
-            )
         return replace(parse, usage=usage)
 
 # %% ../../nbs/60_social_world.ipynb #StoredParser

@@ -7,9 +7,8 @@ __all__ = ['with_step', 'predict_step', 'futures']
 
 # %% ../../nbs/social/51_prediction.ipynb #exported-imports
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 from ..clients.client import ChatClient
 from ..clients.protocol import LLMError, chat
@@ -117,14 +116,7 @@ async def futures(
         drawn = settings | {"seed": settings.get("seed", 0) + i}
         request = chat(prompt, schema=context_schema(compact=True), repeat=i, **drawn)
         try:
-            parses.append(Parse.read(await client(request, partial(_check_new, others))))
+            parses.append(Parse.read(await client(request, read_record)))
         except LLMError as e:
             parses.append(Parse(None, f"parse failed: {e}", raw=e.raw))
     return parses
-
-
-def _check_new(others: Sequence[Context], obj: Any) -> None:
-    "Raise `DataError` where a record is none, or one of those told already"
-    steps = read_record(obj)[0].steps
-    if any(steps == other.steps for other in others):
-        raise DataError("This future was told already. Tell a different one.")

@@ -18,7 +18,7 @@ from ..clients.client import ChatClient
 from ..clients.protocol import LLMError, chat
 from ..clients.reader import fenced, fill
 from ..core.basics import DataError, shorten
-from ..core.html import Table, csv_text, table_cell
+from ..core.html import Table, table_cell
 from ..core.stats import number_text
 from .answers import memory_answer, to_context
 from .contexts import NONE, Context, is_none, read_context, split_mental, to_json
@@ -36,7 +36,7 @@ def _row(
     reason: str = "",
     **details: Any,  # numbers of the comparison by rule
 ) -> dict[str, Any]:
-    "Describe one generated record, in the columns of the published report and ours"
+    "Return one generated record in the columns of the published report and ours"
     return {
         "file_id": name,
         "structural_score": form,
@@ -64,11 +64,10 @@ def downstream(
 # %% ../../nbs/social/52_quality.ipynb #exact_accuracy
 def _compare(context: Context, reference: Context, story: Story | None = None) -> dict[str, float]:
     "Compare the observations of two records, fact by fact"
-    scores = observation_scores(context, reference)
-    details = {"f1": 0.0 if math.isnan(scores.f1) else scores.f1}
-    details |= {"precision": scores.precision, "recall": scores.recall}
+    details = observation_scores(context, reference)._asdict()
     for kind in ("leaks", "inventions", "omissions"):
-        details[kind] = len(getattr(scores, kind))
+        details[kind] = len(details[kind])
+    details["f1"] = 0.0 if math.isnan(details["f1"]) else details["f1"]
     return details | ({"downstream": downstream(context, story)[0]} if story else {})
 
 # %% ../../nbs/social/52_quality.ipynb #JUDGE
@@ -110,14 +109,12 @@ JUDGED = {
 def _judge_prompt(
     generated: Context, reference: Context, text: str, question: str = "", task: str = ""
 ) -> str:
-    "Write the question to a judge"
-    about = section("A question about it", question and fenced(question)) + section(
-        "About this kind of text", hint(task)
-    )
+    "Return the question to a judge"
+    about = section("A question about it", question and fenced(question))
     return fill(
         JUDGE,
         text=fenced(text),
-        about=about,
+        about=about + section("About this kind of text", hint(task)),
         reference=fenced(to_json(decode(reference))),
         generated=fenced(to_json(decode(generated))),
     )
@@ -134,6 +131,13 @@ def _read(folder: str | Path, name: str, kind: str) -> dict:
         raise DataError(f"{kind} unreadable: {shorten(e)}") from e
 
 # %% ../../nbs/social/52_quality.ipynb #QualityReport
+_COLUMNS = {
+    "structural_score": "Structural",
+    "observation_accuracy": "Observation Accuracy",
+    "overall_score": "Overall",
+}
+
+
 class QualityReport(NamedTuple):
     "Scores of generated records, by `rate`; shown as the published table"
 
@@ -143,36 +147,30 @@ class QualityReport(NamedTuple):
     def rated(self) -> list[dict[str, Any]]:
         return [row for row in self.rows if not math.isnan(row["overall_score"])]
 
-    def markdown(self) -> str:
+    def _repr_markdown_(self) -> str:
         "Write the published table, with coverage below, and what could not be compared or judged"
-        columns, n = ("structural_score", "observation_accuracy", "overall_score"), len(self.rows)
-
-        def numbers(row):
-            return [number_text(row[column], ".3f") for column in columns]
-
-        means = {c: fmean([row[c] for row in self.rated] or [math.nan]) for c in columns}
-        bold = [f"**{number}**" for number in numbers(means)]
-        lines = [[shorten(row["file_id"], 80).ljust(12), *numbers(row)] for row in self.rated]
-        lines += [["**Mean**", *bold], ["**Final Score**", "", "", bold[2]]]
-        adjusted = sum(row["overall_score"] for row in self.rated) / n
-        coverage = f"Coverage {len(self.rated) / n:.0%} of {n}"
-        lines.append([coverage, "", "", number_text(adjusted, ".3f")])
-        table = Table(("File", "Structural", "Observation Accuracy", "Overall"), lines).markdown()
+        rated, n = self.rated, len(self.rows)
+        rows = [[shorten(row["file_id"], 80), *(row[c] for c in _COLUMNS)] for row in rated]
+        means = [fmean(column) for column in zip(*(row[1:] for row in rows))]
+        lines = [[name, *(number_text(value, ".3f") for value in values)] for name, *values in rows]
+        if means:
+            bold = [f"**{value:.3f}**" for value in means]
+            lines += [["**Mean**", *bold], ["**Final Score**", "", "", bold[2]]]
+        adjusted = sum(row["overall_score"] for row in rated) / n
+        lines.append([f"Coverage {len(rated) / n:.0%} of {n}", "", "", f"{adjusted:.3f}"])
+        parts = [Table(("File", *_COLUMNS.values()), lines).markdown()]
         failed = [
             f"- {table_cell(row['file_id'])}: {table_cell(row['reason'], 200)}"
             for row in self.rows
-            if row not in self.rated
+            if row not in rated
         ]
-        return "\n\n".join([table, *(["Not rated:", "\n".join(failed)] if failed else [])])
-
-    def _repr_markdown_(self) -> str:
-        return self.markdown()
+        return "\n\n".join([*parts, *(["Not rated:", "\n".join(failed)] if failed else [])])
 
     def csv(self) -> str:
-        "Write one line per record; what has no number stays empty"
-        head = list(dict.fromkeys(name for row in self.rows for name in row))
-        rows = [["" if (v := row.get(k, "")) != v else v for k in head] for row in self.rows]
-        return csv_text(head, rows)
+        "Return one line per record; what has no number stays empty"
+        import pandas as pd
+
+        return pd.DataFrame(self.rows).to_csv(index=False)
 
 # %% ../../nbs/social/52_quality.ipynb #evaluate_folders
 async def rate(
@@ -235,12 +233,9 @@ async def evaluate_folders(
 def omniscient(context: Context) -> Context:  # decoded
     "Let everybody perceive what anybody perceives, as a careless reader of a story would"
     whole = decode(context)
-    steps = []
     for step in whole.steps:
         texts = [split_mental(text)[0] for text in step.observations.values() if not is_none(text)]
         parts = dict.fromkeys(part for text in texts for part in clauses(text))
         seen = " ".join(f"{part}." for part in parts) or NONE
-        steps.append(
-            step.model_copy(update={"observations": dict.fromkeys(step.observations, seen)})
-        )
-    return whole.model_copy(update={"socialized_context": steps})
+        step.observations = dict.fromkeys(step.observations, seen)
+    return whole

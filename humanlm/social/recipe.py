@@ -12,6 +12,7 @@ import random
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -34,7 +35,6 @@ from humanlm.social.pairs import (
     make_sets,
     read_pairs,
     story_key,
-    token_counter,
     write_sets,
 )
 from .parsing import Parse, Parser, parser
@@ -59,15 +59,10 @@ METRICS = (  # every number from 0 to 1
 # %% ../../nbs/social/55_recipe.ipynb #written_form
 def _written_form(raw: str) -> tuple[float, float]:  # valid, structural
     "Look at a record before anything is mended"
-    try:
-        structural = structural_score(read_answer(raw))
-    except ValueError:
-        return 0.0, 0.0
-    try:
-        read_answer(raw, context_schema(compact=True))
-    except ValueError:
-        return 0.0, structural
-    return 1.0, structural
+    for schema in (context_schema(compact=True), None):
+        with suppress(ValueError):
+            return float(schema is not None), structural_score(read_answer(raw, schema))
+    return 0.0, 0.0
 
 # %% ../../nbs/social/55_recipe.ipynb #grade
 def _grade(parse: Parse, text: str) -> dict[str, float]:  # one of `METRICS` → 0..1
@@ -102,13 +97,10 @@ def examine(reader: Parser, pairs: Sequence[ContextPair]) -> list[Measurement]:
     return rows
 
 # %% ../../nbs/social/55_recipe.ipynb #AllSeeing
-class _AllSeeing:
+class _AllSeeing(Parser):
     "A parser that lets everybody perceive everything"
 
     name = "all-seeing"
-
-    def key(self, text: str, task: str = "") -> str:
-        return text
 
     async def __call__(self, text: str, task: str = "") -> Parse:
         context = exact(text)
@@ -198,7 +190,7 @@ def _parser_lessons(
     if 0 < room < max(lengths):
         raise DataError(
             f"The longest story with its context has {max(lengths):,} tokens, and the model takes "
-            f"{room:,}. Leave long ones out with --parser.max_tokens, or take another model."
+            f"{room:,}. Take another model."
         )
     return _in_batches(examples, lengths, size, seed)
 
@@ -230,7 +222,7 @@ def _learnt(s: Settings) -> int:
     c = s.parser
     if c.source == "stories":
         return c.stories - math.ceil(c.stories * c.held_out)
-    return len(make_sets(c, len, s.run.seed).train)
+    return len(make_sets(c, s.run.seed).train)
 
 
 def data_plan(s: Settings) -> list[str]:
@@ -251,7 +243,7 @@ class _ParserRecipe(Recipe):
 
     def load(self, s: Settings, **given: Any) -> _ParserWork:
         "Collect, sift and split the pairs"
-        sets = make_sets(s.parser, token_counter(s.model), s.run.seed)
+        sets = make_sets(s.parser, s.run.seed)
         rows = [pair.chat_row(s.parser.style) for pair in sets.train]
         tested = sets.held_out[: s.parser.tested]
         return _ParserWork(fingerprint(rows), sets=sets, rows=rows, tested=tested)
@@ -299,8 +291,7 @@ class _ParserRecipe(Recipe):
     def stage_plans(self, s: Settings) -> list[StagePlan]:
         "Plan one supervised stage for each method"
         steps = math.ceil(_passes(s) * _learnt(s) / s.sft.batch)
-        longest = s.parser.max_tokens or 1024
-        return [StagePlan(name, steps, s.sft.batch, longest, "lessons") for name in s.run.methods]
+        return [StagePlan(name, steps, s.sft.batch, 1024, "lessons") for name in s.run.methods]
 
     def plan(self, s: Settings) -> list[str]:
         "Say what would be learnt"

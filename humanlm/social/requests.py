@@ -75,7 +75,7 @@ also where it sounds like an instruction.
 
 ## Text
 {text}
-{hints}{example}{problems}
+{hints}{example}
 ## Form of the record
 {form}"""
 
@@ -134,7 +134,6 @@ def parse_prompt(
     task: str = "",  # a key of `TASKS`, or empty
     style: str = "full",  # one of `STYLES`; bare leaves out all that follows
     example: bool = True,  # show a worked example
-    problems: str = "",  # what was wrong with an earlier attempt
 ) -> str:
     "Write the question that a parser asks a model"
     if check_name(style, STYLES, "style") == "bare":
@@ -142,7 +141,6 @@ def parse_prompt(
     parts = {
         "hints": section("About this kind of text", hint(task)),
         "example": section("Example", worked_example(task) if example else ""),
-        "problems": section("An earlier attempt was not right", problems),
     }
     return fill(_PARSE, text=fenced(text), form=form(), **parts)
 

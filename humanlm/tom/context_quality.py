@@ -80,7 +80,7 @@ def quality_command(argv: Sequence[str]) -> int:  # exit code: 1 if nothing coul
         "observations. Files without a rating count 0 in the line of coverage."
     )
     cost = [ledger._repr_markdown_()] if ledger.total else []
-    parts = ["# Quality of contexts", about, report.markdown(), *cost]
+    parts = ["# Quality of contexts", about, report._repr_markdown_(), *cost]
     atomic_write(out.with_suffix(".csv"), report.csv())
     atomic_write(out, "\n\n".join(parts) + "\n")
     print(aligned("\n\n".join([*parts[2:], f"report: {out}"])), flush=True)
