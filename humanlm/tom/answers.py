@@ -4,13 +4,13 @@
 
 # %% auto #0
 __all__ = ['HOW', 'Way', 'REMEMBER', 'AGENT', 'VIEWS', 'AGENTS', 'ROUNDS', 'DEBATE', 'SETTLE', 'ways', 'named_ways',
-           'AnswerConfig', 'SolverAnswer', 'Asker', 'vanilla', 'NamedWay', 'find_way']
+           'AnswerConfig', 'SolverAnswer', 'Asker', 'NamedWay']
 
 # %% ../../nbs/tom/09_answers.ipynb #exported-imports
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from statistics import mode
 from typing import Any, Literal, NamedTuple
@@ -18,11 +18,10 @@ from typing import Any, Literal, NamedTuple
 from ..clients.client import ChatClient
 from ..clients.protocol import ChatRequest, LLMError, chat
 from ..clients.reader import fenced, fill
-from ..core.basics import ConfigError, DataError, check_name, shorten
-from ..social.contexts import Context, is_none, simulations_text
+from ..core.basics import ConfigError, DataError
+from ..social.contexts import Context, is_none
 from ..social.language import PlaceQuestion, read_question
 from ..social.memories import decode, memories, perspective
-from ..social.prediction import futures
 from ..social.requests import worked_example
 from .protocol import Benchmark, Extra
 from .questions import BenchmarkItem, read_text
@@ -152,7 +151,7 @@ def _sentences(context: Context) -> str:
     return "\n".join(lines)
 
 
-async def vanilla(
+async def _vanilla(
     asker: Asker, item: BenchmarkItem, context: Context | None = None
 ) -> SolverAnswer:
     "Ask with the text alone"
@@ -162,7 +161,7 @@ async def vanilla(
 async def _with_context(asker: Asker, item: BenchmarkItem, context: Context | None) -> SolverAnswer:
     "Ask with the text and its social context; without one, with the text alone"
     if context is None:
-        return (await vanilla(asker, item)).noted("no context: asked with the text alone")
+        return (await _vanilla(asker, item)).noted("no context: asked with the text alone")
     return await asker(item, asker.benchmark.prompt(item, asker.shown(context)))
 
 
@@ -228,7 +227,7 @@ async def _simulate_chain(
     chain = chain or tuple(item.facts[key] for key in ("char1", "char2") if key in item.facts)
     if not chain or not set(chain) <= set(context.agents):
         note = "simulation fell back to vanilla: the question is about nobody of the context"
-        return (await vanilla(asker, item)).noted(note)
+        return (await _vanilla(asker, item)).noted(note)
     people = chain if last else (*chain, chain[0])
     if last and isinstance(query, PlaceQuestion):
         question = f"Where will you look for the {query.object}?"
@@ -251,20 +250,9 @@ async def _simulate_council(
         if reply.answer
     ]
     extra = asker.shown(context)
-    extra = replace(extra, text="\n\n".join([extra.text, VIEWS, *views]))
+    extra = extra._replace(text="\n\n".join([extra.text, VIEWS, *views]))
     reply = await asker(item, asker.benchmark.prompt(item, extra))
     return reply._replace(notes=(*reply.notes, *(note for r in replies for note in r.notes)))
-
-
-async def _simulate_futures(asker: Asker, item: BenchmarkItem) -> SolverAnswer:
-    "Imagine how it may go on, then ask with these futures"
-    parses = await futures(asker.client, item.source, 2, asker.benchmark.task)
-    contexts = [parse.context for parse in parses if parse.context]
-    if not contexts:
-        note = f"simulation fell back to vanilla: no future ({shorten(parses[0].reason)})"
-        return (await vanilla(asker, item)).noted(note)
-    extra = Extra(simulations_text(contexts), "What may happen next")
-    return await asker(item, asker.benchmark.prompt(item, extra))
 
 
 _simulations: dict[str, Callable[[Asker, BenchmarkItem, Context], Awaitable[SolverAnswer]]] = {
@@ -277,10 +265,8 @@ _simulations: dict[str, Callable[[Asker, BenchmarkItem, Context], Awaitable[Solv
 
 async def _simulation(asker: Asker, item: BenchmarkItem, context: Context | None) -> SolverAnswer:
     "Ask the people of the text, in the way that suits the benchmark"
-    if asker.benchmark.simulation == "futures":
-        return await _simulate_futures(asker, item)
     if context is None:
-        return (await vanilla(asker, item)).noted("simulation fell back to vanilla: no context")
+        return (await _vanilla(asker, item)).noted("simulation fell back to vanilla: no context")
     return await _simulations[asker.benchmark.simulation](asker, item, context)
 
 # %% ../../nbs/tom/09_answers.ipynb #few_shot
@@ -341,7 +327,7 @@ async def _debate(
 
 # %% ../../nbs/tom/09_answers.ipynb #ways
 ways: dict[str, Way] = {
-    "vanilla": vanilla,
+    "vanilla": _vanilla,
     "context": _with_context,
     "pure_context": _pure_context,
     "simulation": _simulation,
@@ -360,18 +346,11 @@ class NamedWay(NamedTuple):
     firsts: bool = False  # only the first question of each set is asked, where texts have sets
 
 
-_WAYS = (
-    *(NamedWay(name, name) for name in ways),
-    NamedWay("vanilla_no_reasoning", "vanilla", reasons=False),
-    NamedWay("socialized_context_no_json", "context", prose=True),
-    NamedWay("generate_socialized_context", "context", firsts=True),
-)
-named_ways: dict[str, NamedWay] = {way.name: way for way in _WAYS} | {
-    "socialized_context": NamedWay("context", "context"),
-    "few_shot_context": NamedWay("few_shot", "few_shot"),
+named_ways = {name: NamedWay(name, name) for name in ways}
+named_ways |= {
+    "vanilla_no_reasoning": NamedWay("vanilla_no_reasoning", "vanilla", reasons=False),
+    "socialized_context": named_ways["context"],
+    "socialized_context_no_json": NamedWay("socialized_context_no_json", "context", prose=True),
+    "generate_socialized_context": NamedWay("generate_socialized_context", "context", firsts=True),
+    "few_shot_context": named_ways["few_shot"],
 }
-
-
-def find_way(name: str) -> NamedWay:  # a key of `ways`, or as published
-    "Return what a name stands for; `ConfigError` says which is near"
-    return named_ways[check_name(name, named_ways, "tom.mode", ConfigError)]

@@ -17,9 +17,8 @@ from ..models.settings import estimate, require_model
 from ..social.parsing import RECORD_GROWTH
 from .answers import AGENTS, ROUNDS
 from .contexts import load_items, one_of
-from .reports import compare_runs, oddities
-from .respondent import concerns, is_silent, read_outcomes
-from .runs import GROUPS, TomRun, make_run
+from .respondent import read_outcomes
+from .runs import GROUPS, TomRun, concerns, is_silent, make_run, oddities
 from .sets import benchmarks, find_benchmark
 
 # %% ../../nbs/83_tom.ipynb #plan
@@ -80,12 +79,12 @@ def run_command(argv: Sequence[str]) -> int:  # exit code
     benchmark = find_benchmark(one_of(s.inputs, "benchmark"))
     loaded = load_items(benchmark, s.tom.file, s.rows, s.tom.limit)
     runs = [make_run(s, benchmark, way, loaded, ask=not s.dry_run) for way in s.tom.ways]
-    for problem in loaded.problems[:10]:
-        print(f"cannot be used: {problem.where}: {problem.reason}", file=sys.stderr)
+    for place, why in loaded.problems[:10]:
+        print(f"cannot be used: {place}: {why}", file=sys.stderr)
     if s.dry_run:
         print("\n\n".join(map(_plan, runs)))
         return 0
     failed = [_run_and_show(run) for run in runs]
     if len(runs) > 1:
-        compare_runs([run.folder for run in runs])
+        print(f"compare: python -m humanlm eval {' '.join(str(run.folder) for run in runs)}")
     return int(max(failed) > 0.1)  # one question in ten may fail
