@@ -34,7 +34,6 @@ from humanlm.social.pairs import (
     exact,
     make_sets,
     read_pairs,
-    story_key,
     write_sets,
 )
 from .parsing import Parse, Parser, parser
@@ -93,7 +92,7 @@ def examine(reader: Parser, pairs: Sequence[ContextPair]) -> list[Measurement]:
         failure = "" if parse.context else shorten(parse.reason, 120)
         shown = {"story": pair.text, "record": parse.raw, "failure": failure}
         table = {name: {"story": value} for name, value in values.items()}
-        rows.append(Measurement(pair.name, story_key(pair.text), table, shown))
+        rows.append(Measurement(pair.name, pair.story, table, shown))
     return rows
 
 # %% ../../nbs/social/55_recipe.ipynb #AllSeeing
@@ -110,7 +109,7 @@ class _AllSeeing(Parser):
 def known_stories(folder: str | Path) -> list[ContextPair]:
     "Read the stories of a folder that the simulator can read, each once"
     pairs, _ = read_pairs(folder)
-    stories = {story_key(pair.text): pair for pair in pairs if exact(pair.text)}
+    stories = {pair.story: pair for pair in pairs if exact(pair.text)}
     if not stories:
         raise DataError(f"{folder} holds no story in the simulator's grammar.")
     return list(stories.values())

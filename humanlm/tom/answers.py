@@ -24,8 +24,7 @@ from ..social.language import PlaceQuestion, read_question
 from ..social.memories import decode, memories, perspective
 from ..social.requests import worked_example
 from .protocol import Benchmark, Extra
-from .questions import BenchmarkItem, read_text
-from .readings import plain
+from .questions import BenchmarkItem, plain, read_text
 
 # %% ../../nbs/tom/09_answers.ipynb #Asker
 @dataclass

@@ -14,11 +14,10 @@ from ..core.grammar import parse
 from ..core.html import aligned
 from ..evaluation.measured import metrics_table
 from ..models.settings import estimate, require_model
-from ..social.parsing import RECORD_GROWTH
 from .answers import AGENTS, ROUNDS
-from .contexts import load_items, one_of
+from .contexts import RECORD_GROWTH, load_items, one_of
 from .respondent import read_outcomes
-from .runs import GROUPS, TomRun, concerns, is_silent, make_run, oddities
+from .runs import GROUPS, TomRun, make_run
 from .sets import benchmarks, find_benchmark
 
 # %% ../../nbs/83_tom.ipynb #plan
@@ -58,18 +57,19 @@ def _plan(run: TomRun) -> str:
 # %% ../../nbs/83_tom.ipynb #run_command
 def _run_and_show(run: TomRun) -> float:
     "Do a run and print the short form of its report; return the share that got no answer"
-    outcomes, rows = run.once()
+    outcomes, results = run.once()
     parts = [
         f"{run.benchmark.title}: {run.folder}",
-        metrics_table([row for row in rows if " × " not in row.metric]),
-        "\n".join(f"{n:,}: {what}" for what, n in oddities(outcomes).items()),
+        metrics_table([row for row in results.rows if " × " not in row.metric]),
+        "\n".join(f"{n:,}: {what}" for what, n in results.notes["counts"].items()),
         run.ledger._repr_markdown_() if run.ledger.total else "",
         f"report: {run.folder / 'report.md'}\n",
     ]
     print(aligned("\n\n".join(filter(None, parts))), flush=True)
-    for concern in concerns(outcomes, run.respondent.parses):
+    for concern in results.notes["concerns"]:
         print(f"warning: {run.folder}: {concern}", file=sys.stderr)
-    return 1.0 if is_silent(outcomes) else sum(bool(o.failed) for o in outcomes) / len(outcomes)
+    silent = all(o.failed or o.status == "abstained" for o in outcomes)
+    return 1.0 if silent else sum(bool(o.failed) for o in outcomes) / len(outcomes)
 
 
 def run_command(argv: Sequence[str]) -> int:  # exit code

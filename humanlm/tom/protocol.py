@@ -19,12 +19,15 @@ import numpy as np
 from ..clients.reader import fenced, fill
 from ..core.basics import ConfigError, DataError, check_name, shorten
 from ..core.stats import Bootstrap, Interval, ratio, wilson
-from .questions import BenchmarkItem, QuestionSet, Rows, read_table
-from humanlm.tom.readings import (
+from humanlm.tom.questions import (
     AnswerReading,
+    BenchmarkItem,
+    QuestionSet,
+    Rows,
     ScoredAnswer,
     final_answer,
     read_choice,
+    read_table,
 )
 
 # %% ../../nbs/tom/03_protocol.ipynb #Measure

@@ -24,8 +24,7 @@ from ..social.parsing import Parse, Parser
 from ..social.world import read_story
 from .answers import Asker, ways
 from .protocol import Benchmark
-from .questions import BenchmarkItem
-from .readings import AnswerReading, ScoredAnswer, plain
+from .questions import AnswerReading, BenchmarkItem, ScoredAnswer, plain
 
 # %% ../../nbs/tom/11_respondent.ipynb #d03ef974
 SOLVERS = ("symbolic", "memory", *baselines)

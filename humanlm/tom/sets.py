@@ -27,8 +27,17 @@ from humanlm.tom.protocol import (
     measure_of,
     scored,
 )
-from .questions import BenchmarkItem, Rows, need, read_table, read_text
-from .readings import AnswerReading, ScoredAnswer, distinct, untagged
+from humanlm.tom.questions import (
+    AnswerReading,
+    BenchmarkItem,
+    Rows,
+    ScoredAnswer,
+    distinct,
+    need,
+    read_table,
+    read_text,
+    untagged,
+)
 from .tales import HiToM, ParaToMi, ToMi, whole
 
 # %% ../../nbs/tom/08_sets.ipynb #confaide-questions

@@ -15,11 +15,13 @@ from ..social.generation import read_tomi
 from ..social.language import literal_list, story_text
 from ..social.world import read_story
 from .protocol import Benchmark, joint
-from .questions import BenchmarkItem, need, read_table
-from humanlm.tom.readings import (
+from humanlm.tom.questions import (
+    BenchmarkItem,
     distinct,
+    need,
     plain,
     read_choice,
+    read_table,
     untagged,
 )
 

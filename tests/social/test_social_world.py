@@ -14,6 +14,7 @@ from humanlm.clients.protocol import LLMError
 from humanlm.models.settings import Estimate
 from humanlm.social.answers import to_context
 from humanlm.social.contexts import Context
+from humanlm.social.episodes import futures, predict_step, with_step
 from humanlm.social.generation import generate
 from humanlm.social.memories import memories
 from humanlm.social.parsing import (
@@ -24,7 +25,6 @@ from humanlm.social.parsing import (
     parser,
     parsing_cost,
 )
-from humanlm.social.prediction import futures, predict_step, with_step
 from humanlm.social.quality import (
     JUDGE,
     QualityReport,

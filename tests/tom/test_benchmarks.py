@@ -18,8 +18,7 @@ from sklearn.metrics import f1_score
 from humanlm.core.basics import DataError, HumanLMError
 from humanlm.tom.fantom import BINARY, _official_choice, _published_choice, _yes_no
 from humanlm.tom.protocol import Extra
-from humanlm.tom.questions import read_table
-from humanlm.tom.readings import STATUSES, final_answer, read_choice
+from humanlm.tom.questions import STATUSES, final_answer, read_choice, read_table
 from humanlm.tom.respondent import solve
 from humanlm.tom.sets import benchmarks
 from humanlm.tom.tales import HITOM_100, _hitom_set
@@ -784,7 +783,7 @@ def test_fantom_keeps_long_questions_for_the_full_conversation(tmp_path):
     "text", ["<think>Answer: A", "<thinking>\nAnswer: A\n", "x</think><think>A"]
 )
 def test_an_open_thought_is_no_answer_to_any_set(text):
-    from humanlm.tom.readings import final_answer, read_choice, untagged
+    from humanlm.tom.questions import final_answer, read_choice, untagged
 
     assert final_answer(text) == "" == untagged(text)
     assert read_choice(text, {"A": "box", "B": "basket"}).status == "empty"
