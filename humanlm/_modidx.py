@@ -5254,6 +5254,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'humanlm.social.recipe.known_stories': ( 'social/recipe.html#known_stories',
                                                                                 'humanlm/social/recipe.py')},
             'humanlm.social.requests': { 'humanlm.social.requests._form': ('social/requests.html#_form', 'humanlm/social/requests.py'),
+                                         'humanlm.social.requests._plain': ('social/requests.html#_plain', 'humanlm/social/requests.py'),
                                          'humanlm.social.requests._strangers': ( 'social/requests.html#_strangers',
                                                                                  'humanlm/social/requests.py'),
                                          'humanlm.social.requests.hint': ('social/requests.html#hint', 'humanlm/social/requests.py'),

@@ -82,7 +82,8 @@ def _read_pair(path: Path) -> ContextPair:
     "Return the text and the context of a file; `DataError` says why it is not a result"
     try:
         row = json.loads(path.read_text("utf-8-sig"))
-        text = story_text(row["story"] if "story" in row else row["text"])
+        story = row["story"] if "story" in row else row["text"]
+        text = story_text(story) if isinstance(story, str | list) else ""
         context = row["socialized_context"]
     except (OSError, ValueError) as e:
         raise DataError(f"not JSON: {shorten(e)}") from e

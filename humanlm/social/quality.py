@@ -150,7 +150,9 @@ class _QualityReport(NamedTuple):
     def _repr_markdown_(self) -> str:
         "Write the published table, with coverage below, and what could not be compared or judged"
         rated, n = self.rated, len(self.rows)
-        rows = [[shorten(row["file_id"], 80), *(row[c] for c in _COLUMNS)] for row in rated]
+        rows = [
+            [shorten(row["file_id"], 80).ljust(12), *(row[c] for c in _COLUMNS)] for row in rated
+        ]
         means = [fmean(column) for column in zip(*(row[1:] for row in rows))]
         lines = [[name, *(number_text(value, ".3f") for value in values)] for name, *values in rows]
         if means:

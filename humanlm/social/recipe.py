@@ -10,6 +10,7 @@ import asyncio
 import math
 import random
 import re
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -175,7 +176,7 @@ def _parser_lessons(
     seed: int = 0,
     room: int = 0,  # tokens that the model can take; 0 = any number
 ) -> list[dict]:  # for `humanlm.training.sft.train_sft`
-    "Make supervised rows in the order in which they are learnt; refuse what is too long"
+    "Make supervised rows in the order in which they are learnt, without those that are too long"
     from humanlm.models.prompts import render, render_target
     from humanlm.training.rollouts import sft_row
 
@@ -186,12 +187,12 @@ def _parser_lessons(
         examples.append(sft_row(row["prompt"], target, row_id=row["row_id"]))
         target_length = len(render_target(tokenizer, examples[-1]["target"]))
         lengths.append(len(render(tokenizer, row["prompt"])) + target_length)
-    if 0 < room < max(lengths):
-        raise DataError(
-            f"The longest story with its context has {max(lengths):,} tokens, and the model takes "
-            f"{room:,}. Take another model."
-        )
-    return _in_batches(examples, lengths, size, seed)
+    fits = [i for i, n in enumerate(lengths) if n <= room or not room]
+    if not fits:
+        raise DataError(f"No story with its context fits the model, which takes {room:,} tokens.")
+    if left := len(rows) - len(fits):
+        print(f"{left:,} records are longer than the model takes: left out", file=sys.stderr)
+    return _in_batches([examples[i] for i in fits], [lengths[i] for i in fits], size, seed)
 
 # %% ../../nbs/social/55_recipe.ipynb #train_parser
 @dataclass

@@ -148,18 +148,21 @@ _ROLES = """narrator author speaker listener observer reader person people man w
 somebody everyone everybody anyone others group crowd"""
 
 
+def _plain(text: str) -> str:
+    "Return a text in lower case and without accents"
+    letters = unicodedata.normalize("NFKD", text.casefold())
+    return "".join(letter for letter in letters if not unicodedata.combining(letter))
+
+
 def _strangers(context: Context, text: str) -> list[str]:
-    "Return the agents of whose name no word is in a text, whatever its accents and capitals"
-    text, *names = (
-        unicodedata.normalize("NFKD", each.casefold())
-        for each in (f"{text} {_ROLES}", *context.agents)
-    )
+    "Return the agents of whose name no word is in a text"
+    text = _plain(f"{text} {_ROLES}")
 
     def occurs(name: str) -> bool:
         words = set(re.findall(r"\w{3,}", name)) - {"the"} or {name}
         return any(word.removesuffix("s") in text for word in words)
 
-    return [agent for agent, name in zip(context.agents, names) if not occurs(name)]
+    return [agent for agent in context.agents if not occurs(_plain(agent))]
 
 # %% ../../nbs/social/10_requests.ipynb #read_record
 def read_record(

@@ -274,7 +274,7 @@ class TomRun:
         lines = [f"- {table_cell(text, 400)}" for text in lines if text]
         page = [f"# {benchmark.title}", "\n".join(lines), metrics_table(rows)]
         atomic_write(self.folder / "report.md", "\n\n".join(page) + "\n")
-        return rows
+        return results
 
 # %% ../../nbs/tom/13_runs.ipynb #make_run
 def make_run(

@@ -136,11 +136,11 @@ LABELLED = {
 # ---- what may not depend on labels
 
 
-def items_of(benchmark, rows, **options):
+def items_of(benchmark, rows):
     return [
         item
         for n, row in enumerate(rows)
-        for item in benchmark.items({"index": str(n), **row}, **{**benchmark.options, **options})
+        for item in benchmark.items({"index": str(n), **row}, **benchmark.options)
     ]
 
 
@@ -162,9 +162,9 @@ def answers(benchmark, items):
     return {"chance": {o.id: o.scores for o in chance(benchmark, items)}}
 
 
-def leaks(benchmark, rows, other, asked, **options):
+def leaks(benchmark, rows, other, asked):
     "Groups, then baselines, in which a label shows"
-    items = items_of(benchmark, rows, **options)
+    items = items_of(benchmark, rows)
     before, said = groups(items), answers(benchmark, items)
     found = {
         "groups"
@@ -173,54 +173,31 @@ def leaks(benchmark, rows, other, asked, **options):
             items_of(
                 benchmark,
                 [other(row) if draw is None or draw.random() < 0.5 else row for row in rows],
-                **options,
             )
         )
         != before
     }
     for n in asked:
-        own = [item.id for item in items_of(benchmark, [{"index": str(n)} | rows[n]], **options)]
-        after = answers(
-            benchmark, items_of(benchmark, [*rows[:n], other(rows[n]), *rows[n + 1 :]], **options)
-        )
+        own = [item.id for item in items_of(benchmark, [{"index": str(n)} | rows[n]])]
+        after = answers(benchmark, items_of(benchmark, [*rows[:n], other(rows[n]), *rows[n + 1 :]]))
         found |= {
             name for name, told in said.items() for id in own if after[name].get(id) != told.get(id)
         }
     return found
 
 
-def changed(benchmark, rows, other, **options):
+def changed(benchmark, rows, other):
     "Whether another label is one"
 
     def right(rows):
-        return [
-            (item.gold, item.options, item.facts) for item in items_of(benchmark, rows, **options)
-        ]
+        return [(item.gold, item.options, item.facts) for item in items_of(benchmark, rows)]
 
     return all(right([row]) != right([other(row)]) for row in rows)
 
 
-CASES = [
-    (name, options)
-    for name in benchmarks
-    for options in ([{}, {"context": "full"}] if name == "fantom" else [{}])
-]
-
-
-@pytest.mark.parametrize(
-    "name, options",
-    CASES,
-    ids=lambda value: value if isinstance(value, str) else "-".join(value.values()),
-)
-def test_no_group_and_no_baseline_of_a_set_knows_what_is_right(name, options):
+@pytest.mark.parametrize("name", benchmarks)
+def test_no_group_and_no_baseline_of_a_set_knows_what_is_right(name):
     draw = random.Random(0)
     rows = [MAKE[name](n, draw) for n in range(24)]
-    if (
-        name == "fantom"
-    ):  # as published: who is only in the long conversation is not in the short one
-        rows = [
-            row | {"short_context": "Ana: Hi.\nBo: Hi.", "full_context": "Ed: Hi.\nAna: Hi."}
-            for row in rows
-        ]
-    assert changed(benchmarks[name], rows, OTHER[name], **options)
-    assert leaks(benchmarks[name], rows, OTHER[name], range(len(rows)), **options) == set()
+    assert changed(benchmarks[name], rows, OTHER[name])
+    assert leaks(benchmarks[name], rows, OTHER[name], range(len(rows))) == set()
