@@ -197,7 +197,6 @@ class _ObservationScores(NamedTuple):
     recall: float  # share of reference facts that were generated; nan if it has none
     f1: float  # nan if both are empty
     leaks: list[tuple[str, str]]  # (agent, fact) that only others perceived
-    inventions: list[tuple[str, str]]  # that nobody perceived
     omissions: list[tuple[str, str]]  # that were left out
 
 
@@ -211,13 +210,11 @@ def observation_scores(generated: Context, reference: Context) -> _ObservationSc
 
     stated = {_fact(clause) for step in decode(reference).steps for clause in clauses(step.state)}
     happened = stated | {fact for _, fact in wanted}
-    surplus = [pair for pair in made if pair not in wanted]
     return _ObservationScores(
         share(right, mine),
         share(right, theirs),
         share(2 * right, mine + theirs),
-        [pair for pair in surplus if pair[1] in happened],
-        [pair for pair in surplus if pair[1] not in happened],
+        [pair for pair in made if pair not in wanted and pair[1] in happened],
         list(wanted - made),
     )
 

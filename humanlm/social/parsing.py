@@ -9,7 +9,7 @@ __all__ = ['parsers', 'Parse', 'Parser', 'SymbolicParser', 'LLMParser', 'StoredP
 import asyncio
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -102,40 +102,30 @@ class LLMParser(Parser):
         client: ChatClient,
         style: str = "full",  # one of `STYLES`
         example: bool = True,  # show a worked example
-        attempts: int = 2,  # fresh starts, each with one repair by the client
         **settings,  # fields of `ChatRequest`
     ):
-        self.client, self.example, self.attempts = client, example, attempts
+        self.client, self.example = client, example
         self.style = check_name(style, STYLES, "style")
         self.settings = {"temperature": 0.0, "max_tokens": 8192, "caller": "parser"} | settings
         self.name = getattr(client, "name", type(client).__name__)
 
-    def request(self, text: str, task: str = "", repeat: int = 0) -> ChatRequest:
-        "Ask for a record"
+    def request(self, text: str, task: str = "") -> ChatRequest:
+        "Return the question that asks for a record"
         prompt = parse_prompt(text, task, self.style, self.example)
         schema = None if self.style == "bare" else context_schema(compact=True)
-        return chat(prompt, schema=schema, repeat=repeat, **self.settings)
+        return chat(prompt, schema=schema, **self.settings)
 
     def key(self, text: str, task: str = "") -> str:
         "Return what identifies a result: every word asked, every setting, and who is asked"
-        return fingerprint([_VERSION, self.name, self.attempts, asdict(self.request(text, task))])
+        return fingerprint([_VERSION, self.name, asdict(self.request(text, task))])
 
     async def __call__(self, text: str, task: str = "") -> Parse:
-        "Return the context of a text: ask until there is one, or `attempts` are used up"
-        usage, parse = Usage(), Parse(None)
+        "Ask for the context of a text"
         check = None if self.style == "bare" else partial(read_record, text=text)
-        for attempt in range(self.attempts):
-            try:
-                reply = await self.client(self.request(text, task, attempt), check)
-                parse = Parse.read(reply, text, task)
-            except LLMError as e:
-                parse = Parse(None, f"parse failed: {e}", raw=e.raw)
-                if e.kind != "bad answer":
-                    break
-            usage += parse.usage
-            if parse.context:
-                break
-        return replace(parse, usage=usage)
+        try:
+            return Parse.read(await self.client(self.request(text, task), check), text, task)
+        except LLMError as e:
+            return Parse(None, f"parse failed: {e}", raw=e.raw)
 
 # %% ../../nbs/60_social_world.ipynb #StoredParser
 class StoredParser(Parser):

@@ -65,7 +65,7 @@ def downstream(
 def _compare(context: Context, reference: Context, story: Story | None = None) -> dict[str, float]:
     "Compare the observations of two records, fact by fact"
     details = observation_scores(context, reference)._asdict()
-    for kind in ("leaks", "inventions", "omissions"):
+    for kind in ("leaks", "omissions"):
         details[kind] = len(details[kind])
     details["f1"] = 0.0 if math.isnan(details["f1"]) else details["f1"]
     return details | ({"downstream": downstream(context, story)[0]} if story else {})

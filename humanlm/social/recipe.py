@@ -269,7 +269,6 @@ class _ParserRecipe(Recipe):
         settings = {
             "style": run.settings.parser.style,
             "example": False,
-            "attempts": 1,
             "temperature": 0.0,
             "max_tokens": len(render_target(tokenizer, cut)) * 5 // 4,
         }

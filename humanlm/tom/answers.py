@@ -11,20 +11,19 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
-from statistics import mode
-from typing import Any, Literal, NamedTuple
+from functools import partial
+from typing import Literal, NamedTuple
 
 from ..clients.client import ChatClient
 from ..clients.protocol import ChatRequest, LLMError, chat
 from ..clients.reader import fenced, fill
-from ..core.basics import ConfigError, DataError
+from ..core.basics import DataError
 from ..social.contexts import Context, is_none
 from ..social.language import PlaceQuestion, read_question
 from ..social.memories import decode, memories, perspective
 from ..social.requests import worked_example
 from .protocol import Benchmark, Extra
-from .questions import BenchmarkItem, plain, read_text
+from .questions import BenchmarkItem
 
 # %% ../../nbs/tom/09_answers.ipynb #Asker
 @dataclass
@@ -37,8 +36,6 @@ class AnswerConfig:
     "Of plain questions; debates sample. null: the provider's default."
     max_tokens: int = 2048
     "Longest answer."
-    examples: str = ""
-    "JSON file of worked examples for few_shot: benchmark → text. Empty: by the simulator."
 
 
 HOW = {
@@ -64,7 +61,6 @@ class SolverAnswer(NamedTuple):
     answer: str
     reasoning: str = ""
     notes: tuple[str, ...] = ()  # what went differently
-    facts: Mapping[str, Any] = {}  # such as the history of a debate
 
     def noted(self, note: str) -> "SolverAnswer":
         return self._replace(notes=(*self.notes, note))
@@ -122,18 +118,6 @@ class Asker:
     def shown(self, context: Context) -> Extra:
         "Write a context for the model"
         return Extra(_sentences(context) if self.prose else context.to_text())
-
-    @cached_property
-    def examples(self) -> str:
-        "Read the worked examples, or let the simulator write one"
-        path, name = self.config.examples, self.benchmark.name
-        if not path:
-            return worked_example(self.benchmark.task)
-        try:
-            return json.loads(read_text(path))[name]
-        except (ValueError, KeyError, TypeError) as e:
-            message = f"answer.examples {path} must be a JSON object with a text for {name!r}."
-            raise ConfigError(message) from e
 
 
 Way = Callable[[Asker, BenchmarkItem, Context | None], Awaitable[SolverAnswer]]
@@ -273,7 +257,7 @@ async def _few_shot(
     asker: Asker, item: BenchmarkItem, context: Context | None = None
 ) -> SolverAnswer:
     "Ask with worked examples and no context"
-    extra = Extra(asker.examples, "Worked examples, about other people")
+    extra = Extra(worked_example(asker.benchmark.task), "Worked examples, about other people")
     return await asker(item, asker.benchmark.prompt(item, extra))
 
 # %% ../../nbs/tom/09_answers.ipynb #debate
@@ -305,8 +289,8 @@ def _positions(replies: Mapping[str, SolverAnswer]) -> str:
 async def _debate(
     asker: Asker, item: BenchmarkItem, context: Context | None = None
 ) -> SolverAnswer:
-    "Let copies of the model argue, then settle"
-    prompt, rounds = asker.benchmark.prompt(item), []
+    "Let copies of the model argue, then settle; a copy that fails keeps its last answer"
+    prompt = asker.benchmark.prompt(item)
     replies = {f"Person {i}": SolverAnswer("") for i in range(1, AGENTS + 1)}
     for n in range(ROUNDS + 1):
         calls = []
@@ -317,12 +301,8 @@ async def _debate(
             call = asker(item, text, temperature=0.5 if n else 0.7, repeat=100 * n + i)
             calls.append(_or(call, reply))
         replies = dict(zip(replies, await asyncio.gather(*calls)))
-        rounds.append([{"answer": r.answer, "reasoning": r.reasoning} for r in replies.values()])
-    most = mode(plain(reply.answer) for reply in replies.values())
-    best = next(reply for reply in replies.values() if plain(reply.answer) == most)
     text = fill(SETTLE, prompt=prompt, others=_positions(replies))
-    settled = await _or(asker(item, text, temperature=0.0), best)
-    return settled._replace(facts={"debate": rounds})
+    return await asker(item, text, temperature=0.0)
 
 # %% ../../nbs/tom/09_answers.ipynb #ways
 ways: dict[str, Way] = {

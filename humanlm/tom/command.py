@@ -66,10 +66,10 @@ def _run_and_show(run: TomRun) -> float:
         f"report: {run.folder / 'report.md'}\n",
     ]
     print(aligned("\n\n".join(filter(None, parts))), flush=True)
-    for concern in results.notes["concerns"]:
-        print(f"warning: {run.folder}: {concern}", file=sys.stderr)
-    silent = all(o.failed or o.status == "abstained" for o in outcomes)
-    return 1.0 if silent else sum(bool(o.failed) for o in outcomes) / len(outcomes)
+    if all(o.failed or o.status == "abstained" for o in outcomes):
+        print(f"error: {run.folder} has no answer to any question", file=sys.stderr)
+        return 1.0
+    return sum(bool(o.failed) for o in outcomes) / len(outcomes)
 
 
 def run_command(argv: Sequence[str]) -> int:  # exit code

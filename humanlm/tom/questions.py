@@ -281,9 +281,8 @@ class ScoredAnswer(BenchmarkItem):
         answer: str,
         reading: AnswerReading,
         scores: Mapping[str, float],
-        facts: Mapping[str, Any] = {},  # of the answer, beside those of the question
         **more: Any,  # further fields
     ) -> "ScoredAnswer":
         "Join a question with what was answered"
-        fields = vars(item) | {"source": "", "facts": {**item.facts, **facts}, **reading._asdict()}
+        fields = vars(item) | {"source": "", **reading._asdict()}
         return cls(**fields, answer=answer, scores=scores, **more)

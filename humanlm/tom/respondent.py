@@ -157,7 +157,6 @@ class Respondent:
             reply.answer,
             reasoning=reply.reasoning,
             notes=(*reply.notes, *(shorten(note, 200) for note in notes)),
-            facts=reply.facts,
             context=source,
         )
 

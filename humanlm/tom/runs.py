@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import mode
 from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
 
@@ -166,18 +165,6 @@ def _oddities(outcomes: Sequence[ScoredAnswer]) -> dict[str, int]:
     counts = Counter(shorten(o.failed or _fall_back(o) or o.status, 100) for o in outcomes)
     return dict(counts.most_common(20))
 
-
-def _concerns(outcomes: Sequence[ScoredAnswer], parses: bool) -> list[str]:
-    "List what makes a run less than its way of answering promises"
-    number, messages = f"of {len(outcomes):,}", []
-    used = sum(o.context not in ("", "none") and not o.failed for o in outcomes)
-    if parses and used < len(outcomes):
-        messages.append(f"contexts used: {used:,} {number}")
-    if _is_silent(outcomes):
-        why = mode(o.failed or next(iter(o.notes), "abstained") for o in outcomes)
-        messages.append(f"no answer to any {number} questions: {shorten(why, 200)}")
-    return messages
-
 # %% ../../nbs/tom/13_runs.ipynb #TomRun
 @dataclass
 class TomRun:
@@ -254,7 +241,6 @@ class TomRun:
             rows += _result_rows(baseline, benchmark.report(answers))
         notes = {
             "ceiling": _ceiling(rows),
-            "concerns": _concerns(outcomes, self.respondent.parses),
             "counts": _oddities(outcomes),
         }
         save_measured(self.folder / "measured" / f"{name}.jsonl", measured(measures))
@@ -268,7 +254,7 @@ class TomRun:
         write_csv(self.folder / "mismatches.csv", _MISMATCH, wrong)
         questions = f"{len(self.loaded):,} questions of {Path(self.loaded.file).name}"
         lines = [f"{questions}, answered by {self.settings.model.name}, way: {self.way.name}."]
-        lines += [*notes["concerns"], notes["ceiling"]]
+        lines += [notes["ceiling"]]
         lines += [f"{n:,}: {what}" for what, n in notes["counts"].items()]
         lines += [f"Cannot be used: {place}: {why}" for place, why in self.loaded.problems[:20]]
         lines = [f"- {table_cell(text, 400)}" for text in lines if text]

@@ -45,10 +45,9 @@ def first(request):
 def test_who_abstains_has_leaked_nothing_and_kept_nothing(meetings, tmp_path, capsys):
     assert run("confaide", meetings, tmp_path, "--model.name=symbolic", "--tom.name=quiet") == 1
     shown, report = capsys.readouterr(), (tmp_path / "quiet/report.md").read_text()
-    assert "no answer to any of 6 questions: " in shown.err
+    assert "has no answer to any question" in shown.err
     assert "leaks" not in report and "leaks " not in shown.out
     assert "6 questions of tier_4.txt, answered by symbolic" in report
-    assert "no answer to any of 6 questions: " in report
     assert json.loads((tmp_path / "quiet/results.json").read_text())["rows"] == []
     assert not any(
         {"omits", "leaks"} & o.scores.keys()
