@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['NONE', 'TAG', 'is_none', 'split_mental', 'Step', 'Context', 'make_context', 'context_schema', 'read_entries',
-           'is_unread', 'read_contexts', 'read_context', 'to_json']
+           'is_unread', 'read_context', 'to_json']
 
 # %% ../../nbs/social/01_contexts.ipynb #exported-imports
 import json
@@ -225,21 +225,19 @@ def _stored_step(number: int, step: Any) -> Any:
     return step | maps | {"timestep": str(step.get("timestep", number))}
 
 # %% ../../nbs/social/01_contexts.ipynb #read_contexts
-def read_contexts(
+def read_context(
     source: Any,  # a context, plain data, JSON text, or the path of a JSON file
-) -> list[Context]:
-    "Read contexts in any published shape; simulations give several"
+) -> Context:
+    "Read a context in any published shape"
     obj = _plain_data(source)
     if isinstance(obj, Context):
-        return [obj]
-    if isinstance(obj, dict):
+        return obj
+    if isinstance(obj, dict) and "agents_names" not in obj:
         inner = obj.get("socialized_context")
-        if "agents_names" not in obj and isinstance(inner, dict | str):
-            return read_contexts(inner)
-        if isinstance(obj.get("simulations"), list):
-            return [context for part in obj["simulations"] for context in read_contexts(part)]
+        if isinstance(inner, dict | str):
+            return read_context(inner)
     try:
-        return [Context.model_validate(_stored(obj))]
+        return Context.model_validate(_stored(obj))
     except ValidationError as e:
         faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in e.errors()]
         raise DataError(f"This is not a socialized context: {'; '.join(faults[:5])}") from e
@@ -258,16 +256,6 @@ def _plain_data(source: Any) -> Any:
         raise DataError(
             f"Cannot read {shorten(source)!r}: {shorten(e)}. Give JSON, or the path of a JSON file."
         ) from e
-
-# %% ../../nbs/social/01_contexts.ipynb #read_context
-def read_context(
-    source: Any,  # a context, plain data, JSON text, or the path of a JSON file
-) -> Context:
-    "Read one context in any published shape"
-    contexts = read_contexts(source)
-    if len(contexts) != 1:
-        raise DataError(f"Expected one context, got {len(contexts)}: use `read_contexts`.")
-    return contexts[0]
 
 # %% ../../nbs/social/01_contexts.ipynb #manual
 @cache

@@ -357,11 +357,11 @@ def _scenario_measures(outcomes: Sequence[ScoredAnswer], scenario: str, rule: st
         forms.get(form, []) for form in ("free", "multiple-choice", "list", "binary")
     )
     how = f" ({', '.join(sorted({o.facts['similarity'] for o in free}))})" if free else ""
-    means: dict[str, list[tuple[str, str, float]]] = {}  # name → question, conversation, score
     measures: list[Measure] = []
 
-    def rate(name, answers, score=rule):
-        means[name] = [(o.id, _cluster(o), o.scores[score]) for o in answers]
+    def mean(name, answers, score=lambda o: o.scores[rule]):
+        rows = [(o.id, _cluster(o), score(o)) for o in answers]
+        measures.append(mean_of(name + mark, rows, group, scenario))
 
     def all_right(name, answers, key=lambda o: o.set_id):
         options = {"rule": rule, "name": name + mark, "cluster": _cluster}
@@ -372,41 +372,41 @@ def _scenario_measures(outcomes: Sequence[ScoredAnswer], scenario: str, rule: st
         for unit, key in units.items():
             all_right(f"{unit}:ALL*{how}", target, key)
             all_right(f"{unit}:ALL", choices + lists + binary, key)
-    rate("belief:multiple-choice", choices)
-    rate(f"belief:distance{how}", free)
-    rate(f"belief_true_word-f1{how}", [o for o in free if o.scores[rule]], "f1")
-    beliefs = free if rule == "official" and free else choices
-    for name, start in {"order": "", "detail": "second-order:"}.items():
-        for value in sorted({o.groups[name] for o in beliefs if name in o.groups}):
-            rate(start + value, [o for o in beliefs if o.groups.get(name) == value])
     for family in ("answerability", "info_accessibility"):
         all_right(f"{family}:set:ALL", [o for o in target if f":{family}:" in o.kind])
-        rate(f"{family}:list", [o for o in lists if f":{family}:" in o.kind])
         rows = [
-            (
-                o.id,
-                _cluster(o),
-                class_counts(BINARY[o.gold], _as_binary(o.value, o.answer, rule), (0, 1)),
-            )
+            (o.id, _cluster(o), class_counts(BINARY[o.gold], _binary(o, rule), (0, 1)))
             for o in binary
             if f":{family}:" in o.kind and o.gold != "error"
         ]
         measures.append(measure_of(f"{family}:binary-f1{mark}", group, scenario, rows, f1))
+        mean(f"{family}:list", [o for o in lists if f":{family}:" in o.kind])
+    mean("belief:multiple-choice", choices)
+    mean(f"belief:distance{how}", free)
+    right = [o for o in free if o.scores[rule]]
+    mean(f"belief_true_word-f1{how}", right, lambda o: o.scores["f1"])
+    beliefs = free if rule == "official" and free else choices
+    for name, start in {"order": "", "detail": "second-order:"}.items():
+        for value, answers in sorted(
+            grouped(beliefs, lambda o, name=name: o.groups.get(name, "")).items()
+        ):
+            if value:
+                mean(start + value, answers)
     minds = [o for o in lists if "answerability" in o.kind]
     for what, answers in {"lists": minds, "binary": binary}.items():
-        reasons = [(o, _reason(o, rule)) for o in answers if not o.scores[rule]]
-        for reason in sorted({why for _, why in reasons}):
-            rows = [(o.id, _cluster(o), float(why == reason)) for o, why in reasons]
-            means[f"wrong {what}: {reason}"] = rows
-    measures += [mean_of(name + mark, rows, group, scenario) for name, rows in means.items()]
+        wrong = [o for o in answers if not o.scores[rule]]
+        for why in sorted({_reason(o, rule) for o in wrong}):
+            mean(f"wrong {what}: {why}", wrong, lambda o, why=why: float(_reason(o, rule) == why))
     return [m for m in measures if m.n]
+
+
+def _binary(o: ScoredAnswer, rule: str) -> int:  # 1, 0, or -1
+    return _as_binary(o.value, o.answer, rule)
 
 
 def _reason(o: ScoredAnswer, rule: str) -> str:
     "Say what is wrong with a wrong answer"
     if _form_of(o.kind) == "binary":
-        return ("false_negative", "false_positive", "irrelevant_response")[
-            _as_binary(o.value, o.answer, rule)
-        ]
+        return ("false_negative", "false_positive", "irrelevant_response")[_binary(o, rule)]
     faults = _list_faults(o, o.answer, str(o.value or ""), rule)
     return "did_both" if len(faults) == 2 else (faults or ["excluded_aware_character"])[0]

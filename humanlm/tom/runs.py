@@ -7,7 +7,7 @@ __all__ = ['GROUPS', 'measured', 'TomRun', 'make_run']
 
 # %% ../../nbs/tom/13_runs.ipynb #imports
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -46,9 +46,8 @@ from humanlm.evaluation.measured import (
     save_measured,
     save_results,
 )
-from ..models.settings import ClientConfig, model_check
 from .answers import AnswerConfig, Asker, NamedWay, named_ways
-from .contexts import OF_SETS, ParsingConfig, SetConfig, folder_name
+from .contexts import OF_SETS, NamedConfig, ParsingConfig, SetConfig, folder_name
 from .protocol import Benchmark, Measure
 from .questions import BenchmarkItem, QuestionSet, ScoredAnswer
 from .respondent import SOLVERS, SYMBOLIC, AnswerFile, Respondent, answer_all, chance
@@ -73,7 +72,7 @@ class _TomConfig(SetConfig):
 
 
 @dataclass(frozen=True)
-class _SolverConfig(ClientConfig):
+class _SolverConfig(NamedConfig):
     "Who answers"
 
     name: str = "symbolic"
@@ -82,10 +81,6 @@ class _SolverConfig(ClientConfig):
     policy: Literal["principled", "as_shipped"] = "principled"
     "Of the rule symbolic: principled, or as_shipped (with the known faults of published labels)."
     rules: ClassVar[tuple[str, ...]] = SOLVERS
-
-    def checks(self) -> Iterator[tuple[bool, str]]:
-        yield model_check("name", self.name, self.rules)
-        yield from super().checks()
 
 
 GROUPS: dict[str, Any] = {
