@@ -12,7 +12,6 @@ from humanlm.social.contexts import NONE, Context, make_context, read_context
 from humanlm.social.memories import (
     decode,
     memories,
-    observation_scores,
     perspective,
 )
 from humanlm.social.violations import repair, violations
@@ -345,16 +344,6 @@ def test_unreadable_sources_are_data_errors(text):
 
 
 # ---- scores
-
-
-def test_names_are_matched_before_facts_and_repeats_are_no_leaks():
-    reference = make_context(["Mira", "Mirko"], [one(seen={"Mira": "Rain.", "Mirko": "Sun."})])
-    made = make_context(["mira", "Mirko"], [one(seen={"mira": "rain. Rain.", "Mirko": "SUN"})])
-    scores = observation_scores(made, reference)
-    assert (scores.precision, scores.recall) == (
-        2 / 3,
-        1.0,
-    ) and scores.leaks == []
 
 
 def test_hostile_sizes_take_little_time():

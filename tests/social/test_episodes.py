@@ -12,10 +12,8 @@ from humanlm.social.episodes import (
     ChatAgent,
     Foresight,
     Role,
-    episode_context,
     run_episode,
 )
-from humanlm.social.memories import memories
 
 
 def run(coroutine):
@@ -82,15 +80,6 @@ def test_nothing_private_of_others_reaches_any_prompt():
         ] == []
         assert all(f"{kind}-{name}" in asked for kind in ("GOAL", "SECRET", "THOUGHT"))
         assert all(f"PUBLIC-{other}" in asked for other in others)
-
-
-def test_who_has_left_perceives_nothing_more_and_is_not_asked():
-    views = []
-    gone = script(Action("leave"), views=views)
-    episode = run(run_episode(*party(3), {"Ada": gone, "Bo": script("One."), "Cy": script("Two.")}))
-    seen = memories(episode_context(*party(3), episode))
-    assert seen["Ada"][1:] == ["Ada left the conversation"] and "Bo said" in str(seen["Cy"])
-    assert len(views) == 1 and episode[-1][1].kind == "none"
 
 
 def test_refinement_is_used_and_sees_the_prediction():

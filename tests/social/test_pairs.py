@@ -7,7 +7,6 @@ from statistics import fmean
 
 import pytest
 
-from humanlm.clients.client import ScriptedClient
 from humanlm.core.basics import run_sync, write_jsonl
 from humanlm.evaluation.measured import score_table
 from humanlm.social.generation import generate, hitom_rows, write_tomi
@@ -16,7 +15,7 @@ from humanlm.social.pairs import (
     fresh_pairs,
     read_pairs,
 )
-from humanlm.social.parsing import LLMParser, parser
+from humanlm.social.parsing import parser
 from humanlm.social.quality import evaluate_folders
 from humanlm.social.recipe import examine, known_stories
 from humanlm.social.world import read_story
@@ -42,24 +41,6 @@ def result(pair, **more) -> dict:
         "socialized_context": pair.context.model_dump(),
         **more,
     }
-
-
-def test_correctness_of_the_answer_does_not_matter_and_other_files_are_listed(tmp_path):
-    for i, pair in enumerate(PAIRS[:4]):
-        (tmp_path / f"{i}.json").write_text(json.dumps(result(pair, correct=False)))
-    bad = {
-        "list.json": "[1, 2]",
-        "empty.json": "",
-        "cut.json": '{"story": "Ada',
-        "no-context.json": '{"story": "x", "question": "", "answer": ""}',
-        "number.json": json.dumps(result(PAIRS[0]) | {"story": 3}),
-        "odd.json": json.dumps(result(PAIRS[0]) | {"socialized_context": "none"}),
-    }
-    for name, text in bad.items():
-        (tmp_path / name).write_text(text)
-    pairs, others = read_pairs(tmp_path)
-    assert same(pairs, PAIRS[:4])
-    assert {name for name, _ in others} == set(bad)
 
 
 def test_a_published_story_is_a_list_of_sentences_and_is_learnt_as_a_text(tmp_path):
@@ -122,14 +103,3 @@ def test_split_is_by_story_and_does_not_depend_on_the_order_of_input(seed=0):
     random.Random(seed).shuffle(asked_often)
     again = _split_pairs(asked_often, 0.2, seed)
     assert same(train, again[0]) and same(held, again[1])
-
-
-@pytest.mark.parametrize("style", ["full", "bare"])
-def test_the_prompt_is_to_the_letter_what_a_parser_asks(style):
-    client = ScriptedClient(lambda request: PAIRS[0].target)
-    found = run_sync(LLMParser(client, style=style, example=False)(PAIRS[0].text, "tomi"))
-    assert (
-        client.requests[0].messages[-1]["content"]
-        == PAIRS[0].chat_row(style)["prompt"][0]["content"]
-    )
-    assert found.context.steps == PAIRS[0].context.steps

@@ -59,29 +59,6 @@ def test_forms_of_directions(line, moves):
     assert [turn.move for turn in _read_turns(line) if turn.move] == moves
 
 
-@pytest.mark.parametrize(
-    "line, people",
-    [
-        ("Erik and Jane: So long!", ("Erik", "Jane")),
-        ("Erik, Jane, and Mia Lund: So long!", ("Erik", "Jane", "Mia Lund")),
-        ("Jane,Erik: So long!", ("Jane", "Erik")),
-        ("Erik & Jane: So long!", ("Erik", "Jane")),
-        ("Erik/Mia : So long!", ("Erik", "Mia")),
-        ("Erik, Jane & Mia: So long!", ("Erik", "Jane", "Mia")),
-        ("Erik and Everyone: So long!", ("Erik",)),
-        ("Andy and Andrea: So long!", ()),
-    ],
-)
-def test_those_who_speak_at_once_have_a_turn_of_their_own(line, people):
-    """Joint speakers have a turn; strangers in front of a colon are words"""
-    turns = _read_turns(f"Erik: I must go.\n{line}\nErik: So long.")
-    assert [turn.people for turn in turns] == [("Erik",), people, ("Erik",)][:: 1 if people else 2]
-    assert (
-        turns[0].text == "I must go." + (f" {line}" if not people else "")
-        and turns[-1].text == "So long."
-    )
-
-
 @settings(max_examples=50, deadline=None)
 @given(st.text(alphabet=st.sampled_from(list("AbI :()\n,.&<>and joinsleaves")), max_size=200))
 def test_any_text_gives_a_dialogue(text):

@@ -6,9 +6,7 @@ import json
 import pytest
 
 from humanlm.clients.client import ScriptedClient
-from humanlm.clients.protocol import LLMError
 from humanlm.social.answers import to_context
-from humanlm.social.episodes import predict_step
 from humanlm.social.generation import generate
 from humanlm.social.memories import memories
 from humanlm.social.parsing import LLMParser, StoredParser, SymbolicParser, parser
@@ -187,29 +185,6 @@ def test_every_setting_is_part_of_the_key():
 
 
 # ---- the next step
-
-STEP = {
-    "timestep": "1",
-    "state": "none",
-    "observations": ["Oda: I hear steps.", "Bela: none"],
-    "actions": ["Oda: none", "Bela: sings"],
-}
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"observations": ["Zoe: I am new."]},
-        {"observations": ["no colon"]},
-        {"actions": ["Zoe: leaves"]},
-    ],
-)
-def test_strangers_are_refused_then_corrected(change):
-    client = ScriptedClient([json.dumps(STEP | change), json.dumps(STEP)])
-    longer = run(predict_step(client, CONTEXT))
-    assert len(client.requests) == 2 and longer.steps[-1].actions["Bela"] == "sings"
-    with pytest.raises(LLMError, match="bad answer"):
-        run(predict_step(ScriptedClient(lambda request: json.dumps(STEP | change)), CONTEXT))
 
 
 # ---- quality

@@ -9,7 +9,6 @@ from replay import Replay, slow_answer
 
 from humanlm.social.answers import answer, memory_answer, to_context
 from humanlm.social.generation import (
-    PLANS,
     generate,
     hitom_rows,
     hitom_story,
@@ -111,20 +110,6 @@ def test_the_seed_does_not_depend_on_the_process(tomi):
         for seed in ("1", "2")
     }
     assert len(found) == 1
-
-
-@pytest.mark.parametrize("length", PLANS)
-def test_hitom_stories_have_the_planned_chapters(length):
-    for tells in (False, True):
-        tale = hitom_story(random.Random(length), length, tells)
-        groups = [
-            e.agents for e in tale.story.events if e.kind == "enter" and e.place != "waiting_room"
-        ]
-        assert [len(group) for group in groups] == [n for n, _ in PLANS[length]]
-        assert (sum(e.kind in ("claim", "tell") for e in tale.story.events) > 0) == tells
-        assert len(tale.choices) == len(set(tale.choices)) == 15 and [
-            a.kind for a in tale.questions
-        ] == [f"order_{k}" for k in range(5)]
 
 
 # ---- files
