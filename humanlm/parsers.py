@@ -15,7 +15,7 @@ from .core.grammar import parse
 from .core.html import aligned
 from .evaluation.measured import metrics_table, results
 from .models.settings import require_model
-from .social.pairs import make_sets, write_sets
+from .social.pairs import make_sets
 from .social.parsing import parser, parsers
 from humanlm.social.recipe import (
     data_plan,
@@ -37,7 +37,7 @@ def data_main(argv: Sequence[str]) -> None:
     if s.dry_run:
         return print(*data_plan(s), f"written to  {s.parser.out}", sep="\n")
     sets = make_sets(s.parser, s.run.seed)
-    write_sets(s.parser.out, sets, s.parser.style)
+    sets.write(s.parser.out, s.parser.style)
     print(*(f"{n:>8,} {what}" for what, n in sets.counts().items()), sep="\n")
     print(f"written to {s.parser.out}")
     for name, why in sets.dropped[:5]:

@@ -17,12 +17,12 @@ from typing import Any
 from ..clients.client import ChatClient
 from ..clients.limits import PerLoop
 from ..clients.names import client as chat_client
-from ..clients.protocol import ChatReply, ChatRequest, LLMError, Usage, chat
+from ..clients.protocol import ChatRequest, LLMError, Usage, chat
 from ..core.basics import DataError, atomic_write, check_name, fingerprint
 from .answers import to_context
 from .contexts import Context, context_schema, read_context
 from .presence import read_dialogue
-from .requests import STYLES, hint, parse_prompt, read_record
+from .requests import HINTS, STYLES, parse_prompt, read_record
 from .world import read_story
 
 # %% ../../nbs/60_social_world.ipynb #Parse
@@ -35,17 +35,6 @@ class Parse:
     notes: tuple[str, ...] = ()  # what was repaired, and what is doubtful
     usage: Usage = Usage()  # what it cost
     raw: str = ""  # what a model wrote, before it was mended
-
-    @classmethod
-    def read(cls, reply: ChatReply, text: str = "", task: str = "") -> "Parse":
-        "Read the reply of a model that was asked for a record"
-        answer = reply.text if reply.parsed is None else reply.parsed
-        try:
-            context, changes = read_record(answer, text)
-        except ValueError as e:
-            return cls(None, f"parse failed: {e}", (), reply.usage, reply.text)
-        context = context.model_copy(update={"task_specific_instructions": hint(task) or None})
-        return cls(context, "", tuple(changes), reply.usage, reply.text)
 
 # %% ../../nbs/60_social_world.ipynb #Parser
 class Parser:
@@ -123,9 +112,18 @@ class LLMParser(Parser):
         "Ask for the context of a text"
         check = None if self.style == "bare" else partial(read_record, text=text)
         try:
-            return Parse.read(await self.client(self.request(text, task), check), text, task)
+            reply = await self.client(self.request(text, task), check)
         except LLMError as e:
             return Parse(None, f"parse failed: {e}", raw=e.raw)
+        answer = reply.text if reply.parsed is None else reply.parsed
+        try:
+            context, changes = read_record(answer, text)
+        except ValueError as e:
+            return Parse(None, f"parse failed: {e}", (), reply.usage, reply.text)
+        context = context.model_copy(
+            update={"task_specific_instructions": HINTS.get(task, "") or None}
+        )
+        return Parse(context, "", tuple(changes), reply.usage, reply.text)
 
 # %% ../../nbs/60_social_world.ipynb #StoredParser
 class StoredParser(Parser):

@@ -24,7 +24,7 @@ from .answers import memory_answer, to_context
 from .contexts import NONE, Context, is_none, read_context, split_mental, to_json
 from .language import story_text
 from .memories import clauses, decode, observation_scores, structural_score
-from .requests import hint, section
+from .requests import HINTS, section
 from .world import Story, read_story
 
 # %% ../../nbs/social/52_quality.ipynb #Accuracy
@@ -114,7 +114,7 @@ def _judge_prompt(
     return fill(
         JUDGE,
         text=fenced(text),
-        about=about + section("About this kind of text", hint(task)),
+        about=about + section("About this kind of text", HINTS.get(task, "")),
         reference=fenced(to_json(decode(reference))),
         generated=fenced(to_json(decode(generated))),
     )
@@ -182,7 +182,7 @@ async def _rate(
     text: str = "",
     question: str = "",
     judge: ChatClient | None = None,
-    task: str = "",  # a key of `TASKS`, or empty
+    task: str = "",  # a key of `HINTS`, or empty
     **settings,  # fields of `ChatRequest`
 ) -> dict[str, Any]:  # a row by `_row`
     "Rate one record: by the judge, else by the simulator, else by the words of the reference"

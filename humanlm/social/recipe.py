@@ -35,7 +35,6 @@ from humanlm.social.pairs import (
     exact,
     make_sets,
     read_pairs,
-    write_sets,
 )
 from .parsing import Parse, Parser, parser
 from .quality import downstream, omniscient
@@ -241,7 +240,7 @@ class _ParserRecipe(Recipe):
     groups: Mapping[str, Any] = {"parser": ParserConfig, "trainer": {"save_total_limit": 1}}
     methods = ("trained",)
 
-    def load(self, s: Settings, **given: Any) -> _ParserWork:
+    def load(self, s: Settings, **objects: Any) -> _ParserWork:
         "Collect, sift and split the pairs"
         sets = make_sets(s.parser, s.run.seed)
         rows = [pair.chat_row(s.parser.style) for pair in sets.train]
@@ -250,7 +249,7 @@ class _ParserRecipe(Recipe):
 
     def begin(self, run: Any) -> None:
         "Write the sets into the run's folder"
-        write_sets(run.folder / "data", run.work.sets, run.settings.parser.style)
+        run.work.sets.write(run.folder / "data", run.settings.parser.style)
 
     def vocabulary(self, run: Any) -> tuple[list[str], Sequence[str]]:
         "Give stories and records without their form, and the form"
@@ -283,9 +282,9 @@ class _ParserRecipe(Recipe):
         ends = _AllSeeing(), parser("symbolic")
         return {each.name: examine(each, run.work.tested) for each in ends}
 
-    def complete(self, run: Any, found: Results) -> Results:
+    def complete(self, run: Any, results: Results) -> Results:
         "Count the data beside the results"
-        return found._replace(notes=found.notes | {"data": run.work.sets.counts()})
+        return results._replace(notes=results.notes | {"data": run.work.sets.counts()})
 
     def stage_plans(self, s: Settings) -> list[StagePlan]:
         "Plan one supervised stage for each method"

@@ -85,7 +85,9 @@ class _Reveal(NamedTuple):
     n: int  # number of the event, from 0
     container: str
     witnesses: frozenset[str] = NOBODY  # who saw it together
-    told: frozenset[tuple[str, ...]] = frozenset()  # of talk: the chains of thought that it changes
+    chains: frozenset[tuple[str, ...]] = (
+        frozenset()
+    )  # of talk: the chains of thought that it changes
     order: tuple[str, ...] = ()  # of a move: who stayed, in order of entrance, then the mover
 
 # %% ../../nbs/social/06_world.ipynb #World
@@ -140,7 +142,7 @@ class World:
             return self.where(obj)
         for reveal in reversed(self.log.get(obj, ())):
             late = ordered and reveal.order and not _in_order(chain, reveal.order)
-            if chain in reveal.told or (reveal.witnesses.issuperset(chain) and not late):
+            if chain in reveal.chains or (reveal.witnesses.issuperset(chain) and not late):
                 return reveal.container
         return None
 
@@ -288,7 +290,7 @@ def _talk(world: World, event: Event) -> frozenset[str]:
     "Rule for a public claim and a private word"
     hearers = [event.listener] if event.listener else list(world.agents)
     chains = world.told_chains(event.agents[0], hearers)
-    world._reveal(event.object, event.container, NOBODY, told=chains)
+    world._reveal(event.object, event.container, NOBODY, chains=chains)
     return frozenset((*event.agents, *hearers))
 
 

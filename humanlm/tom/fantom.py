@@ -238,11 +238,10 @@ def _names_in(answer: str, value: str, names: Iterable[str], rule: str) -> list[
     return [name for name in names if name.lower() in text.lower()]
 
 
-def _list_faults(item: BenchmarkItem, answer: str, value: str, rule: str) -> list[str]:
-    "Say whether somebody who knows is left out, or somebody who does not is named"
-    excluded = len(_names_in(answer, value, item.gold, rule)) < len(item.gold)
-    included = bool(_names_in(answer, value, item.facts["wrong"], rule))
-    return ["excluded_aware_character"] * excluded + ["included_unaware_character"] * included
+def _lists_right(item: BenchmarkItem, answer: str, value: str, rule: str) -> bool:
+    "Tell whether all who know are named, and nobody else"
+    named = _names_in(answer, value, item.gold, rule)
+    return len(named) == len(item.gold) and not _names_in(answer, value, item.facts["wrong"], rule)
 
 # %% ../../nbs/tom/04_fantom.ipynb #Fantom
 class Fantom(Benchmark):
@@ -310,7 +309,7 @@ class Fantom(Benchmark):
             official = _official_choice(answer, item.gold), _published_choice(answer, item.gold)
             right = [value == item.gold, *official]
         elif form == "list":
-            right = [bool(answer) and not _list_faults(item, text, value, r) for r in self.rules]
+            right = [bool(answer) and _lists_right(item, text, value, r) for r in self.rules]
         else:
             right = [_as_binary(value, text, r) == BINARY[item.gold] for r in self.rules]
         scores = dict(zip(self.rules, map(float, right)))
@@ -375,7 +374,11 @@ def _scenario_measures(outcomes: Sequence[ScoredAnswer], scenario: str, rule: st
     for family in ("answerability", "info_accessibility"):
         all_right(f"{family}:set:ALL", [o for o in target if f":{family}:" in o.kind])
         rows = [
-            (o.id, _cluster(o), class_counts(BINARY[o.gold], _binary(o, rule), (0, 1)))
+            (
+                o.id,
+                _cluster(o),
+                class_counts(BINARY[o.gold], _as_binary(o.value, o.answer, rule), (0, 1)),
+            )
             for o in binary
             if f":{family}:" in o.kind and o.gold != "error"
         ]
@@ -392,21 +395,4 @@ def _scenario_measures(outcomes: Sequence[ScoredAnswer], scenario: str, rule: st
         ):
             if value:
                 mean(start + value, answers)
-    minds = [o for o in lists if "answerability" in o.kind]
-    for what, answers in {"lists": minds, "binary": binary}.items():
-        wrong = [o for o in answers if not o.scores[rule]]
-        for why in sorted({_reason(o, rule) for o in wrong}):
-            mean(f"wrong {what}: {why}", wrong, lambda o, why=why: float(_reason(o, rule) == why))
     return [m for m in measures if m.n]
-
-
-def _binary(o: ScoredAnswer, rule: str) -> int:  # 1, 0, or -1
-    return _as_binary(o.value, o.answer, rule)
-
-
-def _reason(o: ScoredAnswer, rule: str) -> str:
-    "Say what is wrong with a wrong answer"
-    if _form_of(o.kind) == "binary":
-        return ("false_negative", "false_positive", "irrelevant_response")[_binary(o, rule)]
-    faults = _list_faults(o, o.answer, str(o.value or ""), rule)
-    return "did_both" if len(faults) == 2 else (faults or ["excluded_aware_character"])[0]
