@@ -16,8 +16,7 @@ from ..evaluation.measured import metrics_table
 from ..models.settings import estimate, require_model
 from .answers import AGENTS, ROUNDS
 from .contexts import RECORD_GROWTH, load_items, one_of
-from .respondent import read_outcomes
-from .runs import GROUPS, TomRun, make_run
+from .runs import GROUPS, TomRun, make_run, read_outcomes
 from .sets import benchmarks, find_benchmark
 
 # %% ../../nbs/83_tom.ipynb #plan

@@ -29,7 +29,7 @@ from humanlm.social.language import read_question
 from humanlm.social.parsing import StoredParser, SymbolicParser
 from humanlm.tom.answers import AnswerConfig, Asker, _debate, ways
 from humanlm.tom.contexts import write_stories
-from humanlm.tom.respondent import Respondent, answer_all, read_outcomes
+from humanlm.tom.runs import Respondent, answer_all, read_outcomes
 from humanlm.tom.sets import benchmarks
 
 ROOT = Path(__file__).resolve().parents[2]

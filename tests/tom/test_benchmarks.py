@@ -13,9 +13,9 @@ from fantom_rows import fantom_set
 from sklearn.metrics import f1_score
 
 from humanlm.core.basics import DataError
+from humanlm.tom.answers import solve
 from humanlm.tom.fantom import BINARY, _official_choice, _yes_no
 from humanlm.tom.questions import read_choice, read_table
-from humanlm.tom.respondent import solve
 from humanlm.tom.sets import benchmarks
 
 DATA = Path(os.environ.get("HUMANLM_DATA") or "data")

@@ -7,7 +7,7 @@ import pytest
 from humanlm.clients.names import scripts
 from humanlm.core.commands import main
 from humanlm.tom.contexts import load_items, write_stories
-from humanlm.tom.respondent import read_outcomes
+from humanlm.tom.runs import read_outcomes
 from humanlm.tom.sets import find_benchmark
 
 MEETING = (
