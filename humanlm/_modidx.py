@@ -5457,7 +5457,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'humanlm.tom.protocol.Measure.n': ('tom/protocol.html#measure.n', 'humanlm/tom/protocol.py'),
                                       'humanlm.tom.protocol.Measure.title': ('tom/protocol.html#measure.title', 'humanlm/tom/protocol.py'),
                                       'humanlm.tom.protocol._by_group': ('tom/protocol.html#_by_group', 'humanlm/tom/protocol.py'),
-                                      'humanlm.tom.protocol._natural': ('tom/protocol.html#_natural', 'humanlm/tom/protocol.py'),
                                       'humanlm.tom.protocol.class_counts': ('tom/protocol.html#class_counts', 'humanlm/tom/protocol.py'),
                                       'humanlm.tom.protocol.class_scores': ('tom/protocol.html#class_scores', 'humanlm/tom/protocol.py'),
                                       'humanlm.tom.protocol.grouped': ('tom/protocol.html#grouped', 'humanlm/tom/protocol.py'),

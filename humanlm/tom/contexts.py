@@ -24,7 +24,6 @@ from humanlm.core.basics import (
     DataError,
     atomic_write,
     check_name,
-    fingerprint,
     run_sync,
     shorten,
     to_json,
@@ -169,8 +168,7 @@ def _contexts_of_set(benchmark: Benchmark, s: Settings) -> int:
     marked = {"evaluation_only": benchmark.title} if benchmark.evaluation_only else {}
     for item in first.values() if benchmark.name in OF_SETS else loaded:
         if context := parses[item.source].context:
-            safe = re.fullmatch(r"\w[\w.+=@-]{0,99}", item.id)
-            path = folder / "files" / f"{item.id if safe else fingerprint(item.id)}.json"
+            path = folder / "files" / f"{folder_name(item.id)}.json"
             _write_context(path, context, item.source, item.question, **marked)
     faults = [violations(parse.context) for parse in parses.values() if parse.context]
     counts = count_violations([fault for each in faults for fault in each])

@@ -8,7 +8,6 @@ __all__ = ['PROMPT', 'Measure', 'mean_of', 'measure_of', 'class_counts', 'class_
 
 # %% ../../nbs/tom/03_protocol.ipynb #import-math-import-re
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,13 +142,8 @@ def _by_group(outcomes: Sequence[ScoredAnswer], names: Sequence[str]) -> list[Me
     parts.pop("", None)
     return [
         mean_of("accuracy", scored(parts[value]), " × ".join(names), value)
-        for value in sorted(parts, key=_natural)
+        for value in sorted(parts, key=lambda value: (len(value), value))
     ]
-
-
-def _natural(text: str) -> list:
-    "Return a sort key that puts 9 before 10"
-    return [int(part) if i % 2 else part for i, part in enumerate(re.split(r"(\d+)", text))]
 
 
 def joint(
@@ -206,7 +200,7 @@ class Benchmark:
 
     def items(self, row: dict, **options: Any) -> Iterable[BenchmarkItem]:
         "Make the questions of a row; `DataError` if it cannot be used"
-        raise NotImplementedError(f"{type(self).__name__} has no items()")
+        raise NotImplementedError("items")
 
     def rows(self, path: Path) -> Rows:
         "Return the rows of a file"

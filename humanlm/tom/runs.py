@@ -178,8 +178,7 @@ class Respondent:
             if self.asker is None:
                 text, why = solve(self.solver, item, parse.context, self.policy)
                 if text is None:  # a rule that cannot know is wrong, and has leaked nothing
-                    scores = benchmark.score(item, empty)
-                    scores = {rule: scores[rule] for rule in benchmark.rules if rule in scores}
+                    scores = dict.fromkeys(benchmark.rules, 0.0)
                     silent = AnswerReading(None, "abstained")
                     return ScoredAnswer.of(item, "", silent, scores, notes=(why,), context=source)
                 return benchmark.answered(item, text, notes=parse.notes, context=source)
