@@ -124,7 +124,7 @@ def to_context(
 
 # %% ../../nbs/social/07_answers.ipynb #_steps
 def _steps(story: Story, compact: bool) -> Iterator[tuple]:
-    "Give state, observations and actions of each step, the last one without actions"
+    "Return state, observations and actions of each step, the last one without actions"
     world, pending, act, begin = story.new_world(), {}, "", 0
     thoughts: dict[tuple[str, str], str | None] = {}  # (who, object) → container, as written last
     events = [event for event in story.events if isinstance(event, Event)]

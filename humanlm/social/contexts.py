@@ -111,7 +111,7 @@ class Context(BaseModel, extra="forbid"):
         return {"agents_names": list(self.agents), "socialized_context": rows}
 
     def to_published(self) -> dict:  # the storage shape
-        "Give plain data as the published programs store them"
+        "Return plain data as the published programs store them"
         return self.model_dump() | {"context_manual": _manual(self)}
 
 
@@ -161,7 +161,7 @@ _CONTEXT_ABOUT = {
 
 # %% ../../nbs/social/01_contexts.ipynb #context_schema
 def context_schema(compact: bool = False) -> dict:  # JSON schema, no references
-    "Give the JSON schema of a context as a model shall write it"
+    "Return the JSON schema of a context as a model shall write it"
     text = {"type": "string"}
     texts = {"items": text, "type": "array"}
     halves = {"timestep": text, "state": text, "observations": texts, "actions": texts}
@@ -171,7 +171,7 @@ def context_schema(compact: bool = False) -> dict:  # JSON schema, no references
 
 
 def _object(about: dict[str, str], fields: dict[str, dict], compact: bool) -> dict:
-    "Give the schema of an object with all of its fields, described unless compact"
+    "Return the schema of an object with all of its fields, described unless compact"
     described = {name: {"description": about[name]} | field for name, field in fields.items()}
     properties = fields if compact else described
     closed = {"additionalProperties": False, "required": list(fields), "type": "object"}

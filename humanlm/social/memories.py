@@ -220,7 +220,7 @@ def observation_scores(generated: Context, reference: Context) -> _ObservationSc
 
 # %% ../../nbs/social/02_memories.ipynb #match_names
 def _renamed(counts: Counter, names: Sequence[str]) -> Counter:
-    "Give agents the names of the reference that are like theirs"
+    "Return the counts with agents named as in the reference"
     renamed = Counter()
     for (agent, fact), n in counts.items():
         name = agent if agent in names else best_match(agent, names) or agent
@@ -242,7 +242,7 @@ def structural_score(context: Any) -> float:  # 0..1
 
 # %% ../../nbs/social/02_memories.ipynb #_keys
 def _keys(step: Any, half: str) -> set[str] | None:
-    "Give the agents that a step names"
+    "Return the agents that a step names"
     entries = step.get(half) if isinstance(step, dict) else None
     entries = read_entries(entries) if isinstance(entries, list) else entries
     return {n for n in entries if not is_unread(n)} if isinstance(entries, dict) else None

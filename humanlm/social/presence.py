@@ -115,7 +115,7 @@ def read_dialogue(text: str) -> _Dialogue:
 
 # %% ../../nbs/social/04_presence.ipynb #_directed
 def _directed(turns: list[_DialogueTurn], people: tuple[str, ...], name: str) -> Iterator[int]:
-    "Give the turns that somebody misses, by stage directions"
+    "Return the turns that somebody misses, by stage directions"
     moves = [turn.move for turn in turns if turn.speaker == name and turn.move]
     here = moves[:1] != ["joins"]
     for i, turn in enumerate(turns):
@@ -126,7 +126,7 @@ def _directed(turns: list[_DialogueTurn], people: tuple[str, ...], name: str) ->
 
 
 def _silent(turns: list[_DialogueTurn], people: tuple[str, ...], name: str) -> Iterator[int]:
-    "Give the turns that somebody probably misses, by silence and last words"
+    "Return the turns that somebody probably misses, by silence and last words"
     spoken = [i for i, turn in enumerate(turns) if name in turn.people]
     if spoken[0] + 1 > len(people):
         yield from range(spoken[0])

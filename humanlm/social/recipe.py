@@ -146,7 +146,7 @@ def _pieces(text: str) -> list[dict]:  # parts of type text and markup
 
 # %% ../../nbs/social/55_recipe.ipynb #build_model
 def _vocabulary(rows: Sequence[dict]) -> list[str]:
-    "Give what a tokenizer learns from: stories, and records without their form"
+    "Return what a tokenizer learns from: stories, and records without their form"
     return [
         text
         for row in rows[:3000]
@@ -252,7 +252,7 @@ class _ParserRecipe(Recipe):
         run.work.sets.write(run.folder / "data", run.settings.parser.style)
 
     def vocabulary(self, run: Any) -> tuple[list[str], Sequence[str]]:
-        "Give stories and records without their form, and the form"
+        "Return stories and records without their form, and the form"
         return _vocabulary(run.work.rows), FRAMES
 
     def stages(self, run: Any) -> list[Stage]:

@@ -105,7 +105,7 @@ the lantern is in the locker.""",
 # %% ../../nbs/social/10_requests.ipynb #worked_example
 @lru_cache
 def worked_example(task: str = "") -> str:
-    "Give a text with its record"
+    "Return a text with its record"
     text = EXAMPLES["hitom" if task == "hitom" else "tomi"]
     record = json.dumps(to_context(read_story(text)).to_lists(), ensure_ascii=False)
     return f"Text:\n{fenced(text)}\nRecord:\n{record}"

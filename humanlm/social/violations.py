@@ -145,7 +145,7 @@ def _spelled(text: str) -> str:
 
 # %% ../../nbs/social/03_violations.ipynb #_whole_entries
 def _whole_entries(entries: dict[str, str], names: Sequence[str]) -> dict[str, str]:
-    "Give every agent one entry; those under no name or a wrong one go to whom they suit best"
+    "Return one entry for each agent; one under no name or a wrong one goes to whom it suits best"
     whole = {name: text for name, text in entries.items() if name in names}
     for name, text in entries.items():
         free = [other for other in names if other not in whole]
@@ -163,7 +163,7 @@ def _whole_entries(entries: dict[str, str], names: Sequence[str]) -> dict[str, s
 
 # %% ../../nbs/social/03_violations.ipynb #_own_deeds
 def _last_step(steps: Sequence[Step], names: Sequence[str]) -> Step:
-    "Give the step in which those who act in the last one perceive it"
+    "Return the step in which those who act in the last one perceive it"
     actors = _actors(steps[-1])
     index = {name: f"_{names.index(name)}" if len(actors) > 1 else "" for name in actors}
     idle = dict.fromkeys(names, NONE)

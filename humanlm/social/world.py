@@ -42,7 +42,7 @@ class Story:
         return world
 
     def new_world(self) -> "World":
-        "Give the world before the first sentence"
+        "Return the world before the first sentence"
         events = [event for event in self.events if isinstance(event, Event)]
         holders, announced = set(), {}
         for event in events:
@@ -123,11 +123,11 @@ class World:
         return seen
 
     def where(self, obj: str) -> str | None:
-        "Give the container in which an object really is"
+        "Return the container in which an object really is"
         return self.inside.get(obj)
 
     def first(self, obj: str) -> str | None:
-        "Give the container in which an object was first announced"
+        "Return the container in which an object was first announced"
         return self.start.get(obj)
 
     def belief(
@@ -151,7 +151,7 @@ class World:
         return listener not in self.exits or self.exits[listener] < self.exits.get(speaker, -1)
 
     def told_chains(self, speaker: str, listeners: Iterable[str]) -> frozenset[tuple[str, ...]]:
-        "Give the chains of thought that a statement changes"
+        "Return the chains of thought that a statement changes"
         chains = set()
         for name in listeners:
             if name != speaker:
