@@ -34,7 +34,7 @@ from humanlm.social.parsing import StoredParser, SymbolicParser
 from humanlm.tom.answers import AnswerConfig, Asker
 from humanlm.tom.contexts import write_stories
 from humanlm.tom.questions import BenchmarkItem
-from humanlm.tom.respondent import AnswerFile, Respondent, answer_all
+from humanlm.tom.runs import AnswerFile, Respondent, answer_all
 from humanlm.tom.sets import benchmarks
 
 CONCURRENCY, LATENCY = 64, 0.05

@@ -15,7 +15,7 @@ from .core.grammar import parse
 from .core.html import aligned
 from .evaluation.measured import metrics_table, results
 from .models.settings import require_model
-from .social.pairs import make_sets, token_counter, write_sets
+from .social.pairs import make_sets
 from .social.parsing import parser, parsers
 from humanlm.social.recipe import (
     data_plan,
@@ -36,8 +36,8 @@ def data_main(argv: Sequence[str]) -> None:
     s = _settings(argv, data_main.__doc__)
     if s.dry_run:
         return print(*data_plan(s), f"written to  {s.parser.out}", sep="\n")
-    sets = make_sets(s.parser, token_counter(s.model), s.run.seed)
-    write_sets(s.parser.out, sets, s.parser.style)
+    sets = make_sets(s.parser, s.run.seed)
+    sets.write(s.parser.out, s.parser.style)
     print(*(f"{n:>8,} {what}" for what, n in sets.counts().items()), sep="\n")
     print(f"written to {s.parser.out}")
     for name, why in sets.dropped[:5]:
@@ -61,10 +61,6 @@ def evaluate_main(argv: Sequence[str]) -> None:
         return print(data_plan(s)[0], names, sep="\n")
     quiet_libraries()
     keep_memory()
-    pairs = (
-        make_sets(c, token_counter(s.model), s.run.seed).held_out
-        if c.source == "stories"
-        else known_stories(c.source)
-    )
+    pairs = make_sets(c, s.run.seed).held_out if c.source == "stories" else known_stories(c.source)
     scores = {name: examine(parser(name), pairs[: c.tested]) for name in c.names}
     print(aligned(metrics_table(results(scores).rows)))

@@ -18,7 +18,7 @@ from .core.html import Html, tag
 from .core.trajectory import Trajectory
 from .core.web import address, listen, serve_app
 from .evaluation.viewer import RunViewer
-from .social.contexts import read_contexts
+from .social.contexts import read_context
 from .social.memories import decode
 
 # %% ../nbs/92_view.ipynb #context_html
@@ -28,10 +28,10 @@ def _context_html(record: Any) -> Html:  # empty: it holds no context
     if isinstance(text, str) and not text.lstrip().startswith("{"):
         return Html()
     try:
-        found = read_contexts(text)
+        context = read_context(text)
     except DataError:
         return Html()
-    return tag("h2", "Who perceives what") + decode(found[0]).html() if found else Html()
+    return tag("h2", "Who perceives what") + decode(context).html()
 
 # %% ../nbs/92_view.ipynb #main
 @dataclass

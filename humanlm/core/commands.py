@@ -55,7 +55,7 @@ COMMANDS = {
         "humanlm.tom.command:run_command", "a Theory-of-Mind question set: eval tom hitom", _AGAIN
     ),
     "eval contexts": Command(
-        "humanlm.tom.context_quality:quality_command", "social contexts beside references", _AGAIN
+        "humanlm.tom.contexts:quality_command", "social contexts beside references", _AGAIN
     ),
     "eval parsers": Command(
         "humanlm.parsers:evaluate_main", "parsers of social contexts beside the simulator"

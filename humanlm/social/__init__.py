@@ -11,15 +11,15 @@ if TYPE_CHECKING:
     from .answers import answer, to_context
     from .contexts import Context, make_context, read_context
     from .episodes import ChatAgent, Foresight, Role, run_episode
-    from .generation import ask, generate
+    from .generation import generate
     from .parsing import Parse, Parser, parser
-    from .world import Story, coverage, read_story
+    from .world import Story, read_story
 
 __getattr__, __dir__ = lazy_names(__name__, {
     "answers": ["answer", "to_context"],
     "contexts": ["Context", "make_context", "read_context"],
     "episodes": ["ChatAgent", "Foresight", "Role", "run_episode"],
-    "generation": ["ask", "generate"],
+    "generation": ["generate"],
     "parsing": ["Parse", "Parser", "parser"],
-    "world": ["Story", "coverage", "read_story"],
+    "world": ["Story", "read_story"],
 })

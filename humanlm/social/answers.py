@@ -6,7 +6,6 @@
 __all__ = ['POLICIES', 'baselines', 'answer', 'to_context', 'memory_answer']
 
 # %% ../../nbs/social/07_answers.ipynb #exported-imports
-import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -31,30 +30,11 @@ class _Answer(NamedTuple):
     reason: str = ""  # why there is no answer
 
 # %% ../../nbs/social/07_answers.ipynb #_refusal
-_OPENERS = set("The A An It There This That These Those Outside Today".split())  # no names
-_SOMEBODY = re.compile(
-    r"\b(?:I|we|you|he|she|they|him|her|them|his|their|it|who|(?:every|some|any|no)(?:one|body)"
-    r"|people|both|all)\b",
-    re.I,
-)
-
-
-def _matters(sentence: str, things: set[str]) -> bool:
-    "Whether a sentence mentions somebody, or one of the things"
-    words = re.findall(r"\w[\w'’-]*", sentence)
-    if any(word[0].isupper() and (n or word not in _OPENERS) for n, word in enumerate(words)):
-        return True
-    text = " ".join(["", *words]).lower()
-    return bool(_SOMEBODY.search(text)) or any(f" {thing.lower()}" in text for thing in things)
-
-
-def _gap(story: Story, *objects: str) -> str:
-    "Name the first sentence that was not understood and may matter, and count the others"
-    things = {*objects, *story.world.holders, *story.agents}
-    gaps = [unknown for unknown in story.unknown if _matters(unknown[1], things)]
-    if not gaps:
+def _gap(story: Story) -> str:
+    "Name the first sentence that was not understood, and count the others"
+    if not story.unknown:
         return ""
-    (n, sentence, reason), *others = gaps
+    (n, sentence, reason), *others = story.unknown
     more = f" (and {len(others):,} more)" if others else ""
     return f"sentence {n}, {shorten(sentence)!r}{more}, is not understood: {reason.rstrip('.')}"
 
@@ -96,7 +76,7 @@ def answer(
     faulty, world = check_name(policy, POLICIES, "policy") == "as_shipped", story.world
     if isinstance(query, UnknownPhrase):
         return _Answer(None, f"the question is of no known form: {query.reason}")
-    if gap := _gap(story, query.object):
+    if gap := _gap(story):
         return _Answer(None, gap)
     if query.kind == "initial":
         text = world.first(query.object)
@@ -137,14 +117,14 @@ def to_context(
     story: Story,
     compact_tags: bool = False,  # write `<same_as_… />` where it says exactly the same
 ) -> Context:
-    "Write the exact social context of a story; `DataError` where an unknown sentence may matter"
-    if gap := _gap(story, *story.world.log):
+    "Write the exact social context of a story; `DataError` where a sentence is unknown"
+    if gap := _gap(story):
         raise DataError(f"No exact context of this story: {gap}.")
     return make_context(story.agents, _steps(story, compact_tags))
 
 # %% ../../nbs/social/07_answers.ipynb #_steps
 def _steps(story: Story, compact: bool) -> Iterator[tuple]:
-    "Give state, observations and actions of each step, the last one without actions"
+    "Return state, observations and actions of each step, the last one without actions"
     world, pending, act, begin = story.new_world(), {}, "", 0
     thoughts: dict[tuple[str, str], str | None] = {}  # (who, object) → container, as written last
     events = [event for event in story.events if isinstance(event, Event)]

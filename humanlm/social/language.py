@@ -181,7 +181,7 @@ def literal_list(
     value: Any,  # a list, or text that may hold one in Python's syntax
 ) -> list[str] | None:
     "Read a list of texts; None if it is none"
-    if isinstance(value, str) and value.strip().startswith(("[", "(")) and len(value) < 100_000:
+    if isinstance(value, str) and value.strip().startswith(("[", "(")):
         try:
             value = ast.literal_eval(value.strip())
         except (ValueError, SyntaxError, MemoryError, RecursionError):

@@ -10,8 +10,10 @@ import asyncio
 import math
 import random
 import re
+import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -33,9 +35,6 @@ from humanlm.social.pairs import (
     exact,
     make_sets,
     read_pairs,
-    story_key,
-    token_counter,
-    write_sets,
 )
 from .parsing import Parse, Parser, parser
 from .quality import downstream, omniscient
@@ -59,15 +58,10 @@ METRICS = (  # every number from 0 to 1
 # %% ../../nbs/social/55_recipe.ipynb #written_form
 def _written_form(raw: str) -> tuple[float, float]:  # valid, structural
     "Look at a record before anything is mended"
-    try:
-        structural = structural_score(read_answer(raw))
-    except ValueError:
-        return 0.0, 0.0
-    try:
-        read_answer(raw, context_schema(compact=True))
-    except ValueError:
-        return 0.0, structural
-    return 1.0, structural
+    for schema in (context_schema(compact=True), None):
+        with suppress(ValueError):
+            return float(schema is not None), structural_score(read_answer(raw, schema))
+    return 0.0, 0.0
 
 # %% ../../nbs/social/55_recipe.ipynb #grade
 def _grade(parse: Parse, text: str) -> dict[str, float]:  # one of `METRICS` → 0..1
@@ -98,17 +92,14 @@ def examine(reader: Parser, pairs: Sequence[ContextPair]) -> list[Measurement]:
         failure = "" if parse.context else shorten(parse.reason, 120)
         shown = {"story": pair.text, "record": parse.raw, "failure": failure}
         table = {name: {"story": value} for name, value in values.items()}
-        rows.append(Measurement(pair.name, story_key(pair.text), table, shown))
+        rows.append(Measurement(pair.name, pair.story, table, shown))
     return rows
 
 # %% ../../nbs/social/55_recipe.ipynb #AllSeeing
-class _AllSeeing:
+class _AllSeeing(Parser):
     "A parser that lets everybody perceive everything"
 
     name = "all-seeing"
-
-    def key(self, text: str, task: str = "") -> str:
-        return text
 
     async def __call__(self, text: str, task: str = "") -> Parse:
         context = exact(text)
@@ -118,7 +109,7 @@ class _AllSeeing:
 def known_stories(folder: str | Path) -> list[ContextPair]:
     "Read the stories of a folder that the simulator can read, each once"
     pairs, _ = read_pairs(folder)
-    stories = {story_key(pair.text): pair for pair in pairs if exact(pair.text)}
+    stories = {pair.story: pair for pair in pairs if exact(pair.text)}
     if not stories:
         raise DataError(f"{folder} holds no story in the simulator's grammar.")
     return list(stories.values())
@@ -155,7 +146,7 @@ def _pieces(text: str) -> list[dict]:  # parts of type text and markup
 
 # %% ../../nbs/social/55_recipe.ipynb #build_model
 def _vocabulary(rows: Sequence[dict]) -> list[str]:
-    "Give what a tokenizer learns from: stories, and records without their form"
+    "Return what a tokenizer learns from: stories, and records without their form"
     return [
         text
         for row in rows[:3000]
@@ -184,7 +175,7 @@ def _parser_lessons(
     seed: int = 0,
     room: int = 0,  # tokens that the model can take; 0 = any number
 ) -> list[dict]:  # for `humanlm.training.sft.train_sft`
-    "Make supervised rows in the order in which they are learnt; refuse what is too long"
+    "Make supervised rows in the order in which they are learnt, without those that are too long"
     from humanlm.models.prompts import render, render_target
     from humanlm.training.rollouts import sft_row
 
@@ -195,12 +186,12 @@ def _parser_lessons(
         examples.append(sft_row(row["prompt"], target, row_id=row["row_id"]))
         target_length = len(render_target(tokenizer, examples[-1]["target"]))
         lengths.append(len(render(tokenizer, row["prompt"])) + target_length)
-    if 0 < room < max(lengths):
-        raise DataError(
-            f"The longest story with its context has {max(lengths):,} tokens, and the model takes "
-            f"{room:,}. Leave long ones out with --parser.max_tokens, or take another model."
-        )
-    return _in_batches(examples, lengths, size, seed)
+    fits = [i for i, n in enumerate(lengths) if n <= room or not room]
+    if not fits:
+        raise DataError(f"No story with its context fits the model, which takes {room:,} tokens.")
+    if left := len(rows) - len(fits):
+        print(f"{left:,} records are longer than the model takes: left out", file=sys.stderr)
+    return _in_batches([examples[i] for i in fits], [lengths[i] for i in fits], size, seed)
 
 # %% ../../nbs/social/55_recipe.ipynb #train_parser
 @dataclass
@@ -230,7 +221,7 @@ def _learnt(s: Settings) -> int:
     c = s.parser
     if c.source == "stories":
         return c.stories - math.ceil(c.stories * c.held_out)
-    return len(make_sets(c, len, s.run.seed).train)
+    return len(make_sets(c, s.run.seed).train)
 
 
 def data_plan(s: Settings) -> list[str]:
@@ -249,19 +240,19 @@ class _ParserRecipe(Recipe):
     groups: Mapping[str, Any] = {"parser": ParserConfig, "trainer": {"save_total_limit": 1}}
     methods = ("trained",)
 
-    def load(self, s: Settings, **given: Any) -> _ParserWork:
+    def load(self, s: Settings, **objects: Any) -> _ParserWork:
         "Collect, sift and split the pairs"
-        sets = make_sets(s.parser, token_counter(s.model), s.run.seed)
+        sets = make_sets(s.parser, s.run.seed)
         rows = [pair.chat_row(s.parser.style) for pair in sets.train]
         tested = sets.held_out[: s.parser.tested]
         return _ParserWork(fingerprint(rows), sets=sets, rows=rows, tested=tested)
 
     def begin(self, run: Any) -> None:
         "Write the sets into the run's folder"
-        write_sets(run.folder / "data", run.work.sets, run.settings.parser.style)
+        run.work.sets.write(run.folder / "data", run.settings.parser.style)
 
     def vocabulary(self, run: Any) -> tuple[list[str], Sequence[str]]:
-        "Give stories and records without their form, and the form"
+        "Return stories and records without their form, and the form"
         return _vocabulary(run.work.rows), FRAMES
 
     def stages(self, run: Any) -> list[Stage]:
@@ -277,7 +268,6 @@ class _ParserRecipe(Recipe):
         settings = {
             "style": run.settings.parser.style,
             "example": False,
-            "attempts": 1,
             "temperature": 0.0,
             "max_tokens": len(render_target(tokenizer, cut)) * 5 // 4,
         }
@@ -292,15 +282,14 @@ class _ParserRecipe(Recipe):
         ends = _AllSeeing(), parser("symbolic")
         return {each.name: examine(each, run.work.tested) for each in ends}
 
-    def complete(self, run: Any, found: Results) -> Results:
+    def complete(self, run: Any, results: Results) -> Results:
         "Count the data beside the results"
-        return found._replace(notes=found.notes | {"data": run.work.sets.counts()})
+        return results._replace(notes=results.notes | {"data": run.work.sets.counts()})
 
     def stage_plans(self, s: Settings) -> list[StagePlan]:
         "Plan one supervised stage for each method"
         steps = math.ceil(_passes(s) * _learnt(s) / s.sft.batch)
-        longest = s.parser.max_tokens or 1024
-        return [StagePlan(name, steps, s.sft.batch, longest, "lessons") for name in s.run.methods]
+        return [StagePlan(name, steps, s.sft.batch, 1024, "lessons") for name in s.run.methods]
 
     def plan(self, s: Settings) -> list[str]:
         "Say what would be learnt"

@@ -1,23 +1,21 @@
 """Theory-of-Mind question sets, and asking them.
 
 In: a published set, and a model, a parser or a rule. Out: answers, `Measurement`s and a report,
-with and without social contexts. `humanlm tom` is the command; start with `nbs/83_tom.ipynb`."""
+with and without social contexts. `humanlm eval tom` is the command; start with `nbs/83_tom.ipynb`."""
 
 from typing import TYPE_CHECKING
 
 from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
-    from .answers import AnswerConfig
+    from .answers import AnswerConfig, solve
     from .protocol import Benchmark
     from .questions import BenchmarkItem
-    from .respondent import solve
     from .sets import benchmarks
 
 __getattr__, __dir__ = lazy_names(__name__, {
-    "answers": ["AnswerConfig"],
+    "answers": ["AnswerConfig", "solve"],
     "protocol": ["Benchmark"],
     "questions": ["BenchmarkItem"],
-    "respondent": ["solve"],
     "sets": ["benchmarks"],
 })

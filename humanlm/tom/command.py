@@ -14,12 +14,9 @@ from ..core.grammar import parse
 from ..core.html import aligned
 from ..evaluation.measured import metrics_table
 from ..models.settings import estimate, require_model
-from ..social.parsing import RECORD_GROWTH
 from .answers import AGENTS, ROUNDS
-from .contexts import load_items, one_of
-from .reports import compare_runs, oddities
-from .respondent import concerns, is_silent, read_outcomes
-from .runs import GROUPS, TomRun, make_run
+from .contexts import RECORD_GROWTH, load_items, one_of
+from .runs import GROUPS, TomRun, make_run, read_outcomes
 from .sets import benchmarks, find_benchmark
 
 # %% ../../nbs/83_tom.ipynb #plan
@@ -59,18 +56,19 @@ def _plan(run: TomRun) -> str:
 # %% ../../nbs/83_tom.ipynb #run_command
 def _run_and_show(run: TomRun) -> float:
     "Do a run and print the short form of its report; return the share that got no answer"
-    outcomes, rows = run.once()
+    outcomes, results = run.once()
     parts = [
         f"{run.benchmark.title}: {run.folder}",
-        metrics_table([row for row in rows if " × " not in row.metric]),
-        "\n".join(f"{n:,}: {what}" for what, n in oddities(outcomes).items()),
+        metrics_table([row for row in results.rows if " × " not in row.metric]),
+        "\n".join(f"{n:,}: {what}" for what, n in results.notes["counts"].items()),
         run.ledger._repr_markdown_() if run.ledger.total else "",
         f"report: {run.folder / 'report.md'}\n",
     ]
     print(aligned("\n\n".join(filter(None, parts))), flush=True)
-    for concern in concerns(outcomes, run.respondent.parses):
-        print(f"warning: {run.folder}: {concern}", file=sys.stderr)
-    return 1.0 if is_silent(outcomes) else sum(bool(o.failed) for o in outcomes) / len(outcomes)
+    if all(o.failed or o.status == "abstained" for o in outcomes):
+        print(f"error: {run.folder} has no answer to any question", file=sys.stderr)
+        return 1.0
+    return sum(bool(o.failed) for o in outcomes) / len(outcomes)
 
 
 def run_command(argv: Sequence[str]) -> int:  # exit code
@@ -80,12 +78,12 @@ def run_command(argv: Sequence[str]) -> int:  # exit code
     benchmark = find_benchmark(one_of(s.inputs, "benchmark"))
     loaded = load_items(benchmark, s.tom.file, s.rows, s.tom.limit)
     runs = [make_run(s, benchmark, way, loaded, ask=not s.dry_run) for way in s.tom.ways]
-    for problem in loaded.problems[:10]:
-        print(f"cannot be used: {problem.where}: {problem.reason}", file=sys.stderr)
+    for place, why in loaded.problems[:10]:
+        print(f"cannot be used: {place}: {why}", file=sys.stderr)
     if s.dry_run:
         print("\n\n".join(map(_plan, runs)))
         return 0
     failed = [_run_and_show(run) for run in runs]
     if len(runs) > 1:
-        compare_runs([run.folder for run in runs])
+        print(f"compare: python -m humanlm eval {' '.join(str(run.folder) for run in runs)}")
     return int(max(failed) > 0.1)  # one question in ten may fail

@@ -1,7 +1,6 @@
 "Contexts survive changes of shape, decode once, and keep thoughts to those who think them."
 
 import json
-import re
 import time
 
 import pytest
@@ -12,11 +11,8 @@ from humanlm.core.basics import DataError
 from humanlm.social.contexts import NONE, Context, make_context, read_context
 from humanlm.social.memories import (
     decode,
-    decode_warnings,
     memories,
-    observation_scores,
     perspective,
-    structural_score,
 )
 from humanlm.social.violations import repair, violations
 
@@ -59,32 +55,6 @@ def contexts(draw) -> Context:
     return make_context(names, draw(st.lists(step, max_size=4)))
 
 
-# ---- tags
-
-
-@pytest.mark.parametrize(
-    "text, named",
-    [
-        ("a <img src=x onerror=alert(1)> b", ["<img src=x onerror=alert(1)>"]),
-        (
-            "<mental_state kind='belief'>x</mental_state>",
-            ["<mental_state kind='belief'>"],
-        ),
-        ("2 <3 and 4> 1, a < b > c", []),
-        ("<unknown /> <mental_state>x</mental_state> <same_as_state />", []),
-    ],
-)
-def test_unknown_tags_are_named_with_their_attributes(text, named):
-    found = [
-        w.message
-        for w in decode_warnings(make_context(["A"], [("Rain.", {"A": text}, {})]))
-        if "not a known tag" in w.message
-    ]
-    assert len(found) == len(named) and all(
-        message.startswith(mark) for message, mark in zip(found, named)
-    )
-
-
 # ---- shapes
 
 
@@ -103,7 +73,6 @@ def test_lists_and_maps_hold_the_same(context):
 def test_decoding_twice_changes_nothing(context):
     decoded = decode(context)
     assert decode(decoded) == decoded
-    decode_warnings(context)
 
 
 def one(state=NONE, seen=None, done=None):
@@ -174,7 +143,6 @@ def test_several_actors_are_told_in_order_and_by_index():
         "C": "A dances. B sings",
         "D": NONE,
     }
-    assert [(w.code, w.timestep, w.agent) for w in decode_warnings(context)] == [("tag", 1, "D")]
 
 
 def test_an_action_does_not_outlive_the_next_step():
@@ -185,7 +153,6 @@ def test_an_action_does_not_outlive_the_next_step():
     decoded = decode(context)
     assert [step.observations["A"] for step in decoded.steps] == [NONE, "A waves", NONE, NONE]
     assert decoded.steps[2].observations["B"] == "Quiet."
-    assert "stands for nothing" in decode_warnings(context)[0].message
 
 
 def test_tags_in_states_and_actions():
@@ -206,7 +173,6 @@ def test_tags_in_states_and_actions():
     assert second.observations == {"A": "A says: hello.", "B": "A says: hello"}
     assert (second.actions["B"], third.observations["A"]) == ("B waves back.", "B waves back")
     assert third.actions["A"] == NONE
-    assert [w.timestep for w in decode_warnings(context)] == [0, 2]
 
 
 def test_thoughts_do_not_travel():
@@ -223,12 +189,6 @@ def test_thoughts_do_not_travel():
     )
     seen = decode(context).steps[1].observations
     assert seen == {"A": f"A smiles {secret}", "B": "A smiles. All is well."}
-
-
-def test_an_agent_without_entry_remembers_what_it_did():
-    context = make_context("AB", [one(done={"A": "waves"}), one()])
-    del context.steps[1].observations["A"]
-    assert decode(context).steps[1].observations == {"B": NONE, "A": "A waves"}
 
 
 # ---- nested views
@@ -297,11 +257,6 @@ def timed(*timesteps: str) -> Context:
     return context
 
 
-APART = one(
-    "A is in the den. B is in the attic.",
-    {"A": "Dust. <mental_state>Odd.</mental_state>"},
-    {"A": "lights the lamp"},
-)
 FIXTURES = {
     "I1": [
         changed(agents_names=["A", "B", "B"]),
@@ -341,32 +296,6 @@ FIXTURES = {
             ],
         )
     ],
-    "I10": [
-        changed([APART, one(seen={"B": "<same_as_last_action />"})]),
-        changed([APART, one(seen={"B": "I know: A lights the lamp."})]),
-    ],
-    "I11": [
-        changed([APART, one("The lamp is lit. A is in the den.", {"B": "<same_as_state />"})]),
-        changed(
-            [
-                one("B is in the den.", {}, {"B": "leaves the den"}),
-                one("The lamp is out.", {"A": "Dark.", "B": "[SAME AS STATE]"}),
-            ]
-        ),
-    ],
-    "I12": [
-        changed(
-            [
-                GOOD[0],
-                one(
-                    seen={
-                        "A": "<mental_state>I will steal the silver spoons.</mental_state>",
-                        "B": "A plans to steal the silver spoons.",
-                    }
-                ),
-            ]
-        )
-    ],
 }
 MENDED = {"I1", "I2", "I3", "I4", "I5"}
 
@@ -392,88 +321,7 @@ def test_each_invariant_is_provoked_and_repaired_if_mechanical(code, context):
     assert repair(mended) == (mended, [])
 
 
-@st.composite
-def broken(draw) -> Context:
-    "Contexts with missing and surplus entries, odd names and odd timesteps"
-    context = draw(contexts())
-    for step in context.steps:
-        step.timestep = draw(
-            st.sampled_from(["0", "1", "2", " 1", "dawn", "", "999999999999999999999"])
-        )
-        for entries in (step.observations, step.actions):
-            for name in draw(st.sets(st.sampled_from(sorted(entries)))):
-                del entries[name]
-            entries |= draw(
-                st.dictionaries(
-                    st.one_of(NAMES, st.sampled_from([":0", ":1", "", " A "])), TEXTS, max_size=2
-                )
-            )
-    more = draw(st.lists(st.sampled_from(["A", "", " "]), max_size=1))
-    return context.model_copy(update={"agents_names": context.agents + more})
-
-
-@settings(max_examples=50, deadline=None)
-@given(broken())
-def test_repaired_records_have_no_errors_and_stay_as_they_are(context):
-    before = context.model_copy(deep=True)
-    mended, notes = repair(context)
-    assert context == before
-    errors = {v.code for v in violations(mended) if v.severity == "error"}
-    assert errors <= ({"empty"} if not mended.steps else set())
-    assert bool(notes) == (mended != context)
-    assert repair(mended) == (mended, [])
-
-
-def test_visibility_findings_need_known_places():
-    "Nobody is accused where places are unknown, things are left behind, or words carry"
-    far = [{"A": "calls B"}, {"A": "says: hello"}, {"B": "leaves the key on the shelf"}]
-    for done in far:
-        reader = "B" if "A" in done else "A"
-        steps = [
-            one("A and B are in the den.", {}, done),
-            one(seen={reader: "<same_as_last_action />"}),
-        ]
-        assert not codes(make_context("AB", steps)) & {"I10", "I11"}
-
-
-def test_a_thought_that_came_to_light_is_no_leak():
-    thought = {"A": "<mental_state>I believe the spoon is in the drawer.</mental_state>"}
-    news = {"B": "The spoon is in the drawer."}
-    assert "I12" in codes(make_context("AB", [one(seen=thought), one(seen=news)]))
-    assert "I12" not in codes(
-        make_context("AB", [one("The spoon is in the drawer.", thought), one(seen=news)])
-    )
-    told = {"A": "says that the spoon is in the drawer"}
-    assert "I12" not in codes(make_context("AB", [one(seen=thought, done=told), one(seen=news)]))
-    assert "I12" not in codes(
-        make_context("AB", [one(seen=news), one(seen=thought), one(seen=news)])
-    )
-
-
 # ---- raw data
-
-
-@pytest.mark.parametrize(
-    "obj, message",
-    [
-        (None, "valid dictionary"),
-        (
-            {"agents_names": "A", "socialized_context": []},
-            "agents_names: Input should be a valid list",
-        ),
-        (
-            {"agents_names": [], "socialized_context": [7]},
-            "socialized_context.0: Input should be a valid dictionary",
-        ),
-        (
-            {"agents_names": [], "socialized_context": [{"state": "", "observations": {}}]},
-            "socialized_context.0.actions: Field required",
-        ),
-    ],
-)
-def test_faults_of_shape_are_named(obj, message):
-    with pytest.raises(DataError, match=re.escape(message)):
-        read_context(obj)
 
 
 @pytest.mark.parametrize(
@@ -495,64 +343,7 @@ def test_unreadable_sources_are_data_errors(text):
         read_context(text)
 
 
-def test_reading_files_and_keeping_the_manual(tmp_path):
-    path = tmp_path / "7.json"
-    path.write_text(
-        json.dumps(
-            {"index": "7", "socialized_context": changed(context_manual="Read me.").to_published()}
-        ),
-        "utf-8-sig",
-    )
-    assert read_context(path) == read_context(str(path)) == changed(context_manual="Read me.")
-
-
 # ---- scores
-
-
-def test_structural_score_by_hand():
-    good, bad = (
-        {
-            "timestep": "0",
-            "state": "",
-            "observations": {"A": "x"},
-            "actions": {"A": "x"} if whole else {},
-        }
-        for whole in (True, False)
-    )
-
-    def score(*steps):
-        return round(
-            structural_score({"agents_names": ["A"], "socialized_context": list(steps)}), 6
-        )
-
-    def at(*times):
-        return [good | {"timestep": t} for t in times]
-
-    assert (
-        structural_score({"socialized_context": [good]})
-        == structural_score({"agents_names": ["A"]})
-        == 0.0
-    )
-    assert score() == 0.3
-    assert score(*at("0", "1")) == score(*at("1", "2")) == 1.0
-    assert score(good, bad | {"timestep": "1"}) == 0.8
-    assert score(*at("1", "0")) == 0.7
-    assert score(*at("0", "0", "7")) == 0.85
-    assert score(*at("noon", "night")) == 0.8
-    nameless = {key: value for key, value in good.items() if key != "timestep"}
-    assert score(nameless) == score(nameless, *at("1", "2")) == 1.0
-    assert score(nameless, nameless) == 0.85
-    assert score(nameless, *at("noon")) == score(*at("2"), nameless) == 0.7
-
-
-def test_names_are_matched_before_facts_and_repeats_are_no_leaks():
-    reference = make_context(["Mira", "Mirko"], [one(seen={"Mira": "Rain.", "Mirko": "Sun."})])
-    made = make_context(["mira", "Mirko"], [one(seen={"mira": "rain. Rain.", "Mirko": "SUN"})])
-    scores = observation_scores(made, reference)
-    assert (scores.precision, scores.recall) == (
-        2 / 3,
-        1.0,
-    ) and scores.leaks == scores.inventions == []
 
 
 def test_hostile_sizes_take_little_time():
@@ -575,6 +366,3 @@ def test_hostile_sizes_take_little_time():
         started = time.process_time()
         violations(context), repair(context), context._repr_html_()
         assert time.process_time() - started < 5
-
-
-# ---- how violations are told

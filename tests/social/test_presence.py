@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from humanlm.social.memories import memories, structural_score
+from humanlm.social.memories import structural_score
 from humanlm.social.presence import (
     _CUE,
-    DialogueTurn,
+    _DialogueTurn,
+    _read_turns,
     read_dialogue,
-    read_turns,
 )
 
 CONFAIDE = Path(os.environ.get("HUMANLM_DATA", "/nowhere"), "confaide/tier_3_4.jsonl")
@@ -36,10 +36,10 @@ FILLER = ["Ada: One.", "Ivo: Two.", "Ada: Three.", "Ivo: Four.", "Ada: Five.", "
 
 
 def test_turns_directions_and_continuations():
-    assert read_turns("Ada: a: b\n  more\n\n(Ivo joins)\nloose\nDr. Pia Lund: Hi") == [
-        DialogueTurn("Ada", "a: b more"),
-        DialogueTurn("Ivo", "", "joins"),
-        DialogueTurn("Dr. Pia Lund", "Hi"),
+    assert _read_turns("Ada: a: b\n  more\n\n(Ivo joins)\nloose\nDr. Pia Lund: Hi") == [
+        _DialogueTurn("Ada", "a: b more"),
+        _DialogueTurn("Ivo", "", "joins"),
+        _DialogueTurn("Dr. Pia Lund", "Hi"),
     ]
 
 
@@ -56,39 +56,10 @@ def test_turns_directions_and_continuations():
     ],
 )
 def test_forms_of_directions(line, moves):
-    assert [turn.move for turn in read_turns(line) if turn.move] == moves
+    assert [turn.move for turn in _read_turns(line) if turn.move] == moves
 
 
-@pytest.mark.parametrize(
-    "line, people",
-    [
-        ("Erik and Jane: So long!", ("Erik", "Jane")),
-        ("Erik, Jane, and Mia Lund: So long!", ("Erik", "Jane", "Mia Lund")),
-        ("Jane,Erik: So long!", ("Jane", "Erik")),
-        ("Erik & Jane: So long!", ("Erik", "Jane")),
-        ("Erik/Mia : So long!", ("Erik", "Mia")),
-        ("Erik, Jane & Mia: So long!", ("Erik", "Jane", "Mia")),
-        ("Erik and Everyone: So long!", ("Erik",)),
-        ("Andy and Andrea: So long!", ()),
-    ],
-)
-def test_those_who_speak_at_once_have_a_turn_of_their_own(line, people):
-    """Joint speakers have a turn; strangers in front of a colon are words"""
-    turns = read_turns(f"Erik: I must go.\n{line}\nErik: So long.")
-    assert [turn.people for turn in turns] == [("Erik",), people, ("Erik",)][:: 1 if people else 2]
-    assert (
-        turns[0].text == "I must go." + (f" {line}" if not people else "")
-        and turns[-1].text == "So long."
-    )
-
-
-def test_lists_in_front_of_a_colon_are_no_speakers():
-    assert [
-        turn.text for turn in read_turns("Ada: Open:\nMonday and Tuesday: 9\nMonday, Friday: 10")
-    ] == ["Open: Monday and Tuesday: 9 Monday, Friday: 10"]
-
-
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.text(alphabet=st.sampled_from(list("AbI :()\n,.&<>and joinsleaves")), max_size=200))
 def test_any_text_gives_a_dialogue(text):
     found = read_dialogue(text)
@@ -119,7 +90,7 @@ def test_hostile_length_stays_linear():
         ", and ".join(["Ada Bo Cy"] * 20),
     ):
         start = time.process_time()
-        read_turns(text)
+        _read_turns(text)
         _CUE.search(text)
         assert time.process_time() - start < 3, text[:20]
 
@@ -140,12 +111,6 @@ def test_directions_are_followed_to_the_letter():
         *FILLER[:1] * 8,
     )
     assert missed(text, "Ivo") == [0, 4] and missed(text, "Pia") == missed(text, "Ada") == []
-
-
-def test_who_speaks_is_there_again():
-    assert missed(
-        chat("Ivo: Hi.", "(Ivo leaves)", "Ada: So.", "Ivo: I am still here.", "Ada: Oh."), "Ivo"
-    ) == [2]
 
 
 @pytest.mark.parametrize(
@@ -201,62 +166,7 @@ def test_late_joiners():
     assert missed(chat("Ada: Hi.", "Ivo: Hi.", "Pia: Hello!"), "Pia") == []
 
 
-def test_groups_are_nobody_in_particular():
-    found = read_dialogue(chat("Ada: Hi.", "Everyone: Hi!", "Ivo: So.", "Pia: Well."))
-    assert found.people == ("Ada", "Ivo", "Pia")
-    assert found.context().steps[1].actions == {
-        "Ada": 'said: "Hi!"',
-        "Ivo": 'said: "Hi!"',
-        "Pia": "none",
-    }  # Pia comes later
-
-
-def test_who_speaks_with_others_is_there_and_heard():
-    "Ivo comes with a joint turn, Pia leaves with one; all of the others hear both names"
-    text = chat(
-        "Ada: Hi.",
-        "Pia: Hi, Ada.",
-        "Ada: So.",
-        "Pia: Well.",
-        "Ivo and Ada: Lunch?",
-        "Ivo & Pia: Sorry, we have to go.",
-        "Ada: Bye.",
-        "Juri: What?",
-        *FILLER[::2] * 2,
-    )
-    assert (
-        missed(text, "Ivo") == [0, 1, 2, 3, *range(6, 14)]
-        and missed(text, "Pia") == list(range(6, 14))
-        and missed(text, "Ada") == []
-    )
-    assert missed(
-        chat("Ada: Hi.", "(Ivo & Pia join)", "Ivo and Pia: Hi!", "(Ivo, Pia leave)", "Ada: Now."),
-        "Pia",
-    ) == [0, 1, 6]
-    record = read_dialogue(text).context()
-    assert record.steps[5].actions == {
-        "Ada": "none",
-        "Pia": 'said: "Sorry, we have to go."',
-        "Ivo": 'said: "Sorry, we have to go."',
-        "Juri": "none",
-    }
-    assert (
-        memories(record)["Ada"][5]
-        == 'Ivo said: "Sorry, we have to go.". Pia said: "Sorry, we have to go."'
-    )
-    assert structural_score(record) == 1 and memories(record)["Pia"][4].count("Lunch?") == 2
-
-
 # ---- knowledge and contexts
-
-
-def test_contexts_hold_what_each_heard():
-    record = read_dialogue(chat("Ada: Secret.", "(Ivo joins)", "Ivo: Hello: all!")).context()
-    assert (
-        memories(record)["Ivo"] == ["Ivo joined", 'Ivo said: "Hello: all!"']
-        and memories(record)["Ada"][0] == 'Ada said: "Secret."'
-    )
-    assert structural_score(record) == 1 and set(record.steps[-1].actions.values()) == {"none"}
 
 
 @pytest.mark.skipif(not CONFAIDE.exists(), reason="set HUMANLM_DATA to a folder with confaide")

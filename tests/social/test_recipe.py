@@ -1,9 +1,6 @@
 """A parser of our own: tokens of its form, order of its lessons, grades by the simulator."""
 
-import random
 from statistics import fmean
-
-import pytest
 
 from humanlm.clients.client import ScriptedClient
 from humanlm.evaluation.measured import score_table
@@ -14,10 +11,8 @@ from humanlm.social.recipe import (
     FRAMES,
     METRICS,
     _AllSeeing,
-    _in_batches,
     _pieces,
     _vocabulary,
-    _written_form,
     examine,
 )
 
@@ -41,20 +36,6 @@ def test_story_text_cannot_forge_the_form(tmp_path):
     ] == made.tokenizer.convert_tokens_to_ids(END)
     assert made.tokenizer.decode(ids[:-1]) == text
     assert len(ids) < 0.75 * len(render_target(made.tokenizer, text))
-
-
-def test_rows_of_a_batch_are_of_like_length():
-    lengths = [random.Random(i).randint(50, 90) for i in range(330)]
-
-    def waste(found):
-        return sum(
-            max(found[i : i + 16]) * len(found[i : i + 16]) for i in range(0, 330, 16)
-        ) / sum(found)
-
-    ordered = _in_batches(lengths, lengths, 16)
-    assert waste(ordered) < 1.03 < 1.15 < waste(lengths)
-    assert sorted(ordered) == sorted(lengths) and ordered != sorted(lengths)
-    assert ordered == _in_batches(lengths, lengths, 16) != _in_batches(lengths, lengths, 16, seed=1)
 
 
 def means(rows):
@@ -90,22 +71,3 @@ def test_no_record_counts_as_zero_and_is_reported():
     assert score_table(found)["valid"]["story"] == [0, 1, 1, 1] and means(found)["f1"] == 0.75
     assert [bool(row.shown["failure"]) for row in found] == [True, False, False, False]
     assert found[1].values["tokens"]["story"] > 0 and found[1].shown["record"]
-
-
-@pytest.mark.parametrize(
-    "raw, valid, structural",
-    [
-        ("", 0, 0),
-        ("I cannot do that.", 0, 0),
-        ('{"agents_names": ["Ada"', 0, 0),
-        ('{"agents_names": []}', 0, 0),
-        (
-            '{"agents_names": ["A"], "socialized_context": [{"timestep": "0", "state": '
-            '"none", "observations": ["A: none"]}]}',
-            0,
-            0.6,
-        ),
-    ],
-)
-def test_form_of_broken_answers(raw, valid, structural):
-    assert _written_form(raw) == (valid, pytest.approx(structural))

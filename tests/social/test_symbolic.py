@@ -1,10 +1,6 @@
 """The symbolic simulator: grammar, visibility, beliefs, talk, faults, contexts, odd input."""
 
-import json
-import os
 import time
-from collections import Counter
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -16,24 +12,15 @@ from humanlm.social.answers import (
     memory_answer,
     to_context,
 )
-from humanlm.social.contexts import Context, make_context, split_mental
+from humanlm.social.contexts import make_context, split_mental
 from humanlm.social.language import (
     Event,
     PlaceQuestion,
     UnknownPhrase,
     parse_sentence,
-    plain,
     read_question,
 )
-from humanlm.social.memories import (
-    decode,
-    observation_scores,
-    structural_score,
-)
-from humanlm.social.violations import violations
-from humanlm.social.world import World, coverage, read_story
-
-HI_TOM = Path(os.environ.get("HUMANLM_DATA", "/nowhere"), "hi_tom/hi_tom.jsonl")
+from humanlm.social.world import read_story
 
 
 def lines(text):
@@ -78,73 +65,12 @@ def test_third_person_enters_another_room_before_the_announcement(order):
     assert story.world.stands["tin"] == "shed"
 
 
-def test_a_tie_goes_to_the_room_entered_first():
-    story = lines("Nora entered the shed. Pia entered the hall. The kettle is in the tin")
-    assert story.world.stands == {"tin": "shed"}
-
-
-def test_people_in_the_waiting_room_do_not_draw_the_container_there():
-    story = lines(
-        "Nora, Ivo and Pia entered the waiting_room. Juri entered the shed. The kettle "
-        "is in the tin"
-    )
-    assert (
-        story.world.stands == {"tin": "shed"}
-        and where(story, "Juri") == "tin"
-        and where(story, "Nora") is None
-    )
-
-
 def test_a_later_sentence_says_where_a_container_stands():
     story = lines(
         "Nora entered the shed. Ivo entered the shed. Pia entered the hall. The kettle "
         "is in the tin. Ivo likes the tin. The tin is in the hall"
     )
     assert where(story, "Pia") == "tin" and where(story, "Nora") is None
-
-
-def test_a_world_that_cannot_look_ahead_is_put_right_by_the_next_sentence():
-    story, world = (
-        lines(
-            "Nora entered the shed. Pia entered the hall. The kettle is in the tin. "
-            "The tin is in the hall. Pia moved the kettle to the box"
-        ),
-        World(),
-    )
-    for event in story.events:
-        world.step(event)
-    assert world.stands["tin"] == "hall" and world.belief(["Pia"], "kettle") == "box"
-
-
-def test_an_object_announced_to_nobody_is_found_later():
-    story = lines(
-        "The kettle is in the tin. Nora entered the shed. Nora moved the kettle to the "
-        "box. Ivo entered the shed"
-    )
-    assert (where(story, "Nora"), where(story, "Ivo")) == (
-        "box",
-        "box",
-    )
-    assert (
-        answer(
-            lines("The kettle is in the tin. Nora entered the shed"),
-            "Where will Nora look for the kettle?",
-        ).text
-        is None
-    )
-
-
-def test_story_that_starts_with_is_in():
-    story = lines(
-        "Nora is in the shed. Ivo entered the shed. The kettle is in the tin. Ivo "
-        "exited the shed. Nora moved the kettle to the box"
-    )
-    assert (where(story, "Ivo"), where(story, "Nora", "Ivo"), where(story, "Nora")) == (
-        "tin",
-        "tin",
-        "box",
-    )
-    assert lines("Nora and Ivo are in the shed").events[0].kind == "present"
 
 
 def test_tokenised_hyphen():
@@ -178,59 +104,6 @@ def test_missing_periods():
         ]
     events = [text for text in sentences if "likes" not in text]
     assert [e.kind for e in read_story(" ".join(events)).events] == ["enter", "located", "move"]
-
-
-BEFORE = "1 Ann and Bob entered the den.\n2 The key is in the box.\n"
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "3 Bob hates the fact Ann moved the key to the jar.",
-        "Bob lost his mind Ann moved the key to the jar",
-        "Bob publicly claimed that the key is in the jar Ann moved the key to the jar",
-        "Bob exited the den Ann moved the key to the jar.",
-    ],
-)
-def test_a_line_that_may_be_one_sentence_or_several_is_refused_by_name(line):
-    story = read_story(BEFORE + line)
-    ((_, sentence, reason),) = story.unknown
-    assert (
-        sentence == plain(line).split(". ")[0]
-        and "expected" in reason
-        and story.world.where("key") == "box"
-    )
-    found = answer(story, "Where will Ann look for the key?")
-    assert found.text is None and shown(sentence) in found.reason
-
-
-def shown(sentence):
-    return f"sentence 3, '{sentence[:30]}"
-
-
-def test_events_run_together_without_number_and_period_are_read():
-    story = read_story(
-        BEFORE + "Bob exited the den Ann moved the key to the jar The jar is in the den Cy is "
-        "in the hall Bob entered the hall"
-    )
-    assert [e.kind for e in story.events[2:]] == [
-        "exit",
-        "move",
-        "located",
-        "present",
-        "enter",
-    ] and answer(story, "Where will Ann look for the key?").text == "jar"
-
-
-def test_multi_word_rooms_and_containers():
-    story = lines("""Nora entered the back yard. The kettle is in the treasure chest.
-        The treasure chest is in the back yard.
-        Nora moved the kettle to the old tool box. The old tool box is in the back yard""")
-    assert (story.world.first("kettle"), story.world.where("kettle")) == (
-        "treasure chest",
-        "old tool box",
-    )
-    assert story.world.stands["old tool box"] == "back yard"
 
 
 ATTIC = """Ivo, Nora and Pia entered the attic. The kettle is in the tin. Ivo exited the attic.
@@ -275,17 +148,6 @@ def test_trust_goes_by_the_order_of_exits():
     ] * 3
 
 
-def test_the_exits_of_the_latest_chapter_count():
-    story = lines(
-        f"{ATTIC}. Nora and Ivo entered the hall. Nora exited the hall. Ivo exited the "
-        "hall. Nora and Ivo entered the waiting_room"
-    )
-    assert story.world.trusts("Nora", "Ivo") and not story.world.trusts("Ivo", "Nora")
-    assert story.world.trusts("Pia", "Ivo") and not story.world.trusts(
-        "Ivo", "Pia"
-    )  # Pia is an outsider now
-
-
 def test_an_outsider_believes_and_is_not_believed():
     story = lines(
         f"{ATTIC}. Ivo privately told Juri that the kettle is in the jar. Juri publicly "
@@ -294,18 +156,6 @@ def test_an_outsider_believes_and_is_not_believed():
     assert where(story, "Juri") == "jar"
     assert [where(story, name) for name in ("Ivo", "Nora", "Pia")] == ["tin", "tin", "box"]
     assert where(story, "Juri", "Pia") == "urn"
-
-
-def test_who_is_still_in_the_room_knows_best():
-    story = lines(
-        "Nora and Ivo entered the attic. The kettle is in the tin. Nora exited the "
-        "attic. Ivo privately told Nora that the kettle is in the urn"
-    )
-    assert (
-        story.world.trusts("Nora", "Ivo")
-        and not story.world.trusts("Ivo", "Nora")
-        and where(story, "Nora") == "urn"
-    )
 
 
 def test_reentry_reveals_another_object_than_the_chapters():
@@ -319,6 +169,30 @@ def test_reentry_reveals_another_object_than_the_chapters():
     assert where(story, "Nora", "Pia") == where(story, "Pia") == "box"
     assert where(story, "Ivo", "Nora") == "tin"
     assert "The kettle is in the box." in to_context(story).steps[-1].observations["Pia"]
+
+
+def test_story_that_starts_with_is_in():
+    story = lines(
+        "Nora is in the shed. Ivo entered the shed. The kettle is in the tin. Ivo "
+        "exited the shed. Nora moved the kettle to the box"
+    )
+    assert (where(story, "Ivo"), where(story, "Nora", "Ivo"), where(story, "Nora")) == (
+        "tin",
+        "tin",
+        "box",
+    )
+    assert lines("Nora and Ivo are in the shed").events[0].kind == "present"
+
+
+def test_multi_word_rooms_and_containers():
+    story = lines("""Nora entered the back yard. The kettle is in the treasure chest.
+        The treasure chest is in the back yard.
+        Nora moved the kettle to the old tool box. The old tool box is in the back yard""")
+    assert (story.world.first("kettle"), story.world.where("kettle")) == (
+        "treasure chest",
+        "old tool box",
+    )
+    assert story.world.stands["old tool box"] == "back yard"
 
 
 def test_fifth_agent_moves_it_back_to_the_start():
@@ -382,20 +256,6 @@ def test_witnesses_of_every_kind_of_event():
     ]
 
 
-def test_order_of_a_chain_and_equal_neighbours_do_not_matter_for_what_was_seen():
-    story = lines(
-        "Nora and Ivo entered the shed. The kettle is in the tin. Ivo exited the shed. "
-        "Nora moved the kettle to the box"
-    )
-    assert (
-        where(story, "Ivo", "Nora")
-        == where(story, "Nora", "Ivo")
-        == where(story, "Nora", "Ivo", "Ivo", "Nora")
-        == "tin"
-    )
-    assert where(story) == "box" and where(story, "Nora", "Nora") == "box"
-
-
 # ---- questions
 
 
@@ -423,24 +283,6 @@ def test_order_of_a_chain_and_equal_neighbours_do_not_matter_for_what_was_seen()
 )
 def test_questions(text, wanted):
     assert read_question(text) == wanted
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "Where?",
-        "Who has the kettle?",
-        "Where is the",
-        "Where does the kettle stand?",
-        "Where does Ivo stand?",
-        "Is the kettle in the tin?",
-        "Where will the kettle be?",
-    ],
-)
-def test_questions_of_unknown_type_have_a_reason(text):
-    found = answer(lines("Nora entered the shed. The kettle is in the tin"), text)
-    assert found.text is None and found.reason
 
 
 # ---- input that is not a story
@@ -482,62 +324,6 @@ def test_hostile_length_stays_linear():
         start = time.process_time()
         read_story(text)
         assert time.process_time() - start < 3, text[:20]
-
-
-def test_abstains_when_a_sentence_may_matter():
-    known = ["Nora entered the shed", "Ivo entered the shed", "The kettle is in the tin"]
-    for odd in (
-        "Ivo carried it away",
-        "He moved the kettle to the box",
-        "Somebody took the kettle",
-        "The tin fell over",
-        "Wanda came by",
-        "Later Ivo went home",
-        "The lamp fell, and Nora cried",
-    ):
-        found = answer(read_story([*known, odd]), "Where is the kettle?")
-        assert found.text is None and "sentence 4" in found.reason and odd[:10] in found.reason, odd
-
-
-def test_what_mentions_neither_people_nor_the_object_is_skipped():
-    story = lines(f"The sun was setting. {ERRAND}. There was a smell of smoke. The lens broke")
-    assert answer(story, "Where is the kettle?")[:2] == ("box", "")
-    assert answer(story, "Where will Ivo look for the kettle?").text == "tin"
-    assert to_context(story) == to_context(lines(ERRAND))
-    assert coverage(story) == 0.75 and coverage(read_story("")) == 1
-
-
-def test_only_the_object_that_is_asked_for_stops_an_answer():
-    story = lines(f"{ERRAND}. The lens is in the box. The lens broke")
-    assert answer(story, "Where is the kettle?").text == "box"
-    found = answer(story, "Where is the lens?")
-    assert found.text is None and "'The lens broke', is not understood" in found.reason
-    with pytest.raises(DataError, match="The lens broke"):
-        to_context(story)
-
-
-def test_unknown_people_and_objects():
-    story = lines("Nora entered the shed. The kettle is in the tin. Ivo likes the tin")
-    for question in (
-        "Where will Norah look for the kettle?",
-        "Where will Ivo look for the kettle?",
-        "Where is the kettel?",
-        "Where does Nora think Zed thinks the kettle is?",
-    ):
-        assert (
-            answer(story, question).text is None and "never saw" in answer(story, question).reason
-        )
-
-
-def test_never_seen_is_not_answered():
-    story = lines(
-        "Nora entered the shed. Ivo entered the hall. The kettle is in the tin. The "
-        "tin is in the shed"
-    )
-    assert answer(story, "Where will Ivo look for the kettle?")[:2] == (
-        None,
-        "Ivo never saw where the kettle is",
-    )
 
 
 # ---- faults of public labels
@@ -591,61 +377,6 @@ def test_fault_f4_counts_moves_in_one_order_only():
     )
 
 
-@pytest.fixture(scope="module")
-def rows():
-    if not HI_TOM.exists():
-        pytest.skip("set HUMANLM_DATA to a folder with hi_tom/hi_tom.jsonl")
-    return [json.loads(line) for line in HI_TOM.read_text().splitlines()]
-
-
-def scored(rows, policy):
-    return [
-        (row, answer(read_story(row["story"]), row["question"], policy).text == row["answer"])
-        for row in rows
-    ]
-
-
-def test_hi_tom_chain_of_thought_half(rows):
-    found = scored([row for row in rows if row["prompting_type"] == "CoTP"], "principled")
-    misses = sorted(row["sample_id"] for row, right in found if not right)
-    assert len(found) == 315 and misses == [241, 261, 281, 296, 742, 762, 774, 782, 794, 857, 881]
-    assert [sum(right for row, right in found if row["question_order"] == k) for k in range(5)] == [
-        63,
-        63,
-        60,
-        60,
-        58,
-    ]
-
-
-def test_hi_tom_vanilla_half_with_and_without_its_fault(rows):
-    half = [row for row in rows if row["prompting_type"] == "VP"]
-    assert [
-        sum(right for _, right in scored(half, policy)) for policy in ("principled", "as_shipped")
-    ] == [260, 330]
-
-
-def test_hi_tom_reads_without_unknown_sentences_or_contradictions(rows):
-    stories = [read_story(row["story"]) for row in rows]
-    assert not any(story.unknown for story in stories)
-    assert Counter(story.instructed for story in stories) == {True: 330, False: 315}
-
-
-def test_hi_tom_contexts_are_well_formed_and_say_enough(rows):
-    for row in rows[::7]:
-        story, asked = read_story(row["story"]), read_question(row["question"])
-        context = to_context(story)
-        assert (
-            structural_score(context) == 1
-            and not violations(context)
-            and 13 <= len(context.steps) <= 35
-        )
-        if asked.chain:
-            assert memory_answer(context, asked.chain, asked.object) == story.world.belief(
-                asked.chain, asked.object
-            )
-
-
 # ---- contexts and memories
 
 ERRAND = """Nora entered the shed. Ivo entered the shed. The kettle is in the tin.
@@ -679,45 +410,6 @@ def test_steps_hold_what_was_so_before_and_effects_come_one_step_later():
     assert set(steps[-1].actions.values()) == {"none"}
     seen, _ = split_mental(steps[-1].observations["Pia"])
     assert seen == "Pia entered the shed. The kettle is in the box."
-
-
-def test_thoughts_are_written_when_they_change():
-    steps = to_context(lines(ERRAND)).steps
-    tin, box = (
-        f"<mental_state>I believe the kettle is in the {place}.</mental_state>"
-        for place in ("tin", "box")
-    )
-    assert tin in steps[2].observations["Nora"] and box in steps[4].observations["Nora"]
-    assert "mental_state" not in steps[3].observations["Nora"]
-
-
-def test_tags_decode_to_the_same_observations():
-    story = lines(ERRAND)
-    compact = to_context(story, compact_tags=True)
-    assert "<same_as_last_action />" in compact.model_dump_json()
-    scores = observation_scores(compact, to_context(story))
-    assert (scores.precision, scores.recall, scores.f1) == (1, 1, 1)
-    assert decode(decode(compact)) == decode(compact)
-
-
-def test_same_as_state_only_for_who_perceives_all_of_it():
-    compact = to_context(lines("Nora is in the shed. Nora exited the shed"), compact_tags=True)
-    assert compact.steps[0].observations["Nora"] == "<same_as_state />"
-
-
-def test_no_context_of_a_story_with_a_gap():
-    with pytest.raises(DataError, match="sentence 10, 'Ivo danced'.*the verb 'danced'"):
-        to_context(read_story([*lines(ERRAND).sentences, "Ivo danced"]))
-
-
-def test_empty_stories():
-    story = read_story([])
-    assert story.agents == () and story.world.seen == []
-    assert answer(story, "Where is the kettle?").text is None
-    assert (
-        to_context(story).steps[0].state == "none"
-        and memory_answer(Context(agents_names=["A"], socialized_context=[]), ["A"], "x") is None
-    )
 
 
 def test_memories_in_free_wording():
@@ -761,14 +453,3 @@ def test_memories_apply_trust_to_what_was_told():
             assert memory_answer(record, chain, "kettle") == story.world.belief(chain, "kettle"), (
                 chain
             )
-
-
-def test_a_told_place_counts_in_stories_that_begin_with_people_in_a_room():
-    story = lines("""Nora is in the attic. Ivo is in the attic. The kettle is in the tin.
-        Nora exited the attic. Ivo exited the attic.
-        Ivo privately told Nora that the kettle is in the urn.
-        Nora privately told Ivo that the kettle is in the jar""")
-    for chain in (["Nora"], ["Ivo"], ["Nora", "Ivo"], ["Ivo", "Nora"]):
-        assert memory_answer(to_context(story), chain, "kettle") == story.world.belief(
-            chain, "kettle"
-        )
