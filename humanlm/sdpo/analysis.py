@@ -15,6 +15,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..core.basics import atomic_write, read_jsonl, require, shorten
 from ..core.grammar import parse
 from ..core.html import Html, markdown_html, page, tag
@@ -49,6 +51,10 @@ class _SignalCase:
     feedback_followup: str  # the related one
     cluster: str = ""  # copies of one case are not independent
 
+    def __post_init__(self):
+        if "\n" not in self.raw_prompt:  # published cases spell line breaks out
+            object.__setattr__(self, "raw_prompt", self.raw_prompt.replace("\\n", "\n"))
+
     @property
     def messages(self) -> list[dict]:
         return [{"role": "user", "content": self.raw_prompt}]
@@ -72,12 +78,6 @@ def _read_cases(
     cases = [
         from_dict(_SignalCase, row, f"{path}, case {i}")
         for i, row in enumerate(content.get("cases", [content]), 1)
-    ]
-    cases = [
-        case
-        if "\n" in case.raw_prompt
-        else replace(case, raw_prompt=case.raw_prompt.replace("\\n", "\n"))
-        for case in cases
     ]
     endings = content.get("defaults", {}).get("variant_suffix_pool") or [""]
     rng = random.Random(0)
@@ -189,8 +189,8 @@ def _signal_tables(study: Results) -> str:  # Markdown
 # %% ../../nbs/sdpo/54_analysis.ipynb #signal_range
 def _signal_range(rows: Sequence[_ScoredReply]) -> float:
     "Choose the end of the colour scale: the 99th percentile of the sizes"
-    sizes = sorted(abs(a) for row in rows for signal in row.signals.values() for a in signal)
-    return max(sizes[int(0.99 * (len(sizes) - 1))], 1e-6) if sizes else 1.0
+    sizes = [abs(a) for row in rows for signal in row.signals.values() for a in signal]
+    return max(float(np.quantile(sizes, 0.99)), 1e-6) if sizes else 1.0
 
 # %% ../../nbs/sdpo/54_analysis.ipynb #reply_html
 def _reply_html(row: _ScoredReply, followup: str, most: float) -> Html:  # most: of the scale

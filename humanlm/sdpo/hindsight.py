@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['ROLES', 'TEMPLATE', 'MAX_FOLLOWUP_TOKENS', 'PROBLEMS', 'ORIGINS', 'FORMS', 'TEACHERS', 'CONTRASTS', 'HindsightError',
-           'AssistantReply', 'Followup', 'Interaction', 'as_messages', 'read_interactions', 'write_interactions',
-           'hindsight_messages', 'fit_messages', 'reply_ids', 'is_blank', 'problem', 'contexts', 'SDPOConfig']
+           'AssistantReply', 'Followup', 'Interaction', 'as_messages', 'read_interactions', 'hindsight_messages',
+           'fit_messages', 'reply_ids', 'problem', 'contexts', 'SDPOConfig']
 
 # %% ../../nbs/sdpo/01_hindsight.ipynb #exported-imports
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -20,12 +20,11 @@ from humanlm.core.basics import (
     check_name,
     require,
     shorten,
-    to_dict,
-    write_jsonl,
 )
 from ..core.records import from_dict
 from ..data.fields import chat_role
 from ..data.files import Faults, read_rows
+from ..data.prepared import is_blank
 from ..models.prompts import render, render_target
 
 # %% ../../nbs/sdpo/01_hindsight.ipynb #type-imports
@@ -70,7 +69,6 @@ class Interaction:
     conversation_id: str = ""  # interactions of one conversation share a history
     user_id: str = ""
     turn: int = 0  # place of the reply in its conversation
-    style: str | None = None  # key of the user's style, where the user is simulated
     sampling: dict = field(default_factory=dict)  # how the reply was drawn
     timestamp: str = ""
     split: str = ""
@@ -148,11 +146,6 @@ def read_interactions(
                 raise DataError(f"{where}: {e}") from e
             faults.add("unusable interaction", str(e), row.place)
     return interactions
-
-
-def write_interactions(path: str | Path, rows: Iterable[Interaction]) -> Path:
-    "Write one interaction per line, whole or not at all"
-    return write_jsonl(path, map(to_dict, rows))
 
 # %% ../../nbs/sdpo/01_hindsight.ipynb #HindsightConfig
 TEMPLATE = (
@@ -245,11 +238,6 @@ PROBLEMS = {
     "follow-up too long": f"longer than {MAX_FOLLOWUP_TOKENS} tokens: it is never cut",
     "prompt too long": "even without its history and the middle of the last message",
 }
-
-
-def is_blank(text: str) -> bool:
-    "Tell whether nothing of a text can be seen"
-    return not any(c.isprintable() and not c.isspace() for c in text)
 
 
 def problem(

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['NOTHING_SAID', 'CONTROLS', 'STYLE_SYSTEM', 'STYLE_USER', 'MAX_READ', 'MAX_FOLLOWUP', 'Exchange', 'Reaction',
-           'FollowupUser', 'RuleUser', 'UserConfig', 'make_user', 'toy_lessons', 'toy_logs']
+           'UserConfig', 'make_user', 'toy_lessons']
 
 # %% ../../nbs/sdpo/04_users.ipynb #exported-imports
 import hashlib
@@ -12,7 +12,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 from ..clients.client import ChatClient, ScriptedClient, token_estimate
 from ..clients.ledger import Ledger
@@ -22,8 +22,8 @@ from ..clients.reader import fill, quoted, without_middle
 from ..core.basics import ConfigError, check_name, near_miss, run_sync, shorten, to_json
 from ..core.thoughts import without_thoughts
 from ..models.settings import ChatConfig, estimate
-from .hindsight import AssistantReply, Followup, Interaction, hindsight_messages
-from .styles import ALIASES, STYLES, TASTES, Style, find_trait
+from .hindsight import hindsight_messages
+from .styles import ALIASES, STYLES, TASTES, Trait, find_trait
 from ..training.rollouts import sft_row
 from ..worlds.requests import WISHES, all_requests, draw_traits, granted, remark, write_reply
 
@@ -43,16 +43,6 @@ class Reaction(NamedTuple):
     error: str = ""  # why
     tokens: int = 0  # read and written for it
     user: str = ""  # who spoke
-
-
-class FollowupUser(Protocol):
-    "Somebody who says what comes next"
-
-    name: str
-
-    async def __call__(
-        self, exchanges: Sequence[Exchange]
-    ) -> list[Reaction]: ...  # in the order of the exchanges
 
 # %% ../../nbs/sdpo/04_users.ipynb #drawn
 NOTHING_SAID = "the reply is empty"
@@ -89,7 +79,7 @@ CONTROLS: dict[str, tuple[str, ...]] = {  # messages that have nothing to do wit
 }
 
 
-class RuleUser:
+class _RuleUser:
     "A user by rule, who says whether a reply met its taste; or a control, who never does"
 
     def __init__(self, name: str):  # of a taste, or a key of `CONTROLS`
@@ -148,7 +138,7 @@ MAX_READ = 6000  # characters that are shown of the conversation, and of the rep
 _SPEAKERS = {"user": "You", "assistant": "Assistant"}
 
 
-def _style_question(style: Style, exchange: Exchange, **settings: Any) -> ChatRequest:
+def _style_question(style: Trait, exchange: Exchange, **settings: Any) -> ChatRequest:
     "Ask a chat model for the next message of somebody with a style"
     turns = _turns(exchange.messages, MAX_READ)
     conversation = "\n\n".join(f"{_SPEAKERS[role]}:\n{quoted(text)}" for role, text in turns)
@@ -184,7 +174,7 @@ class _ChatUser:
         **settings: Any,  # further fields of `ChatRequest`: temperature, max_tokens
     ):
         self.style: Any = None if persona else find_trait(style)
-        self.name = f"{client.name} as {self.style.key}" if self.style else client.name
+        self.name = f"{client.name} as {self.style.name}" if self.style else client.name
         self.client, self.persona = client, persona
         self.settings = {"max_tokens": 128, "caller": "user"} | settings
 
@@ -269,12 +259,10 @@ class UserConfig(ChatConfig):
             )
             return
         names = [*TASTES, *CONTROLS] if rule else [*STYLES, *ALIASES]
-        setting = "tastes" if self.tastes else "model" if rule else "style"
         for name in self.sequence:
             yield (
                 name in names,
-                f"{setting}: no {'taste' if rule else 'style'} "
-                f"{shorten(name)!r}.{near_miss(name, names)}",
+                f"no {'taste' if rule else 'style'} {shorten(name)!r}.{near_miss(name, names)}",
             )
 
     def plan(self, exchanges: int, samples: Sequence[Exchange]) -> list[str]:  # lines of a plan
@@ -295,11 +283,11 @@ def make_user(
     ledger: Ledger | None = None,  # that calls are entered in
     taste: str = "",  # one of several; empty: the first
     client: ChatClient | None = None,  # None: as the settings name it
-) -> FollowupUser:
+) -> "_RuleUser | _ChatUser":
     "Make the user of one taste; `LLMError` says what is missing"
     taste = taste or config.sequence[0]
     if config.is_rule(config.model):
-        return RuleUser(taste)
+        return _RuleUser(taste)
     return _ChatUser(
         taste,
         client or config.client(config.model, ledger),
@@ -326,27 +314,3 @@ def toy_lessons(count: int, seed: int) -> list[dict]:
         return sft_row(messages, write_reply(request.thing, traits, rng), row_id=f"lesson-{number}")
 
     return [row(number) for number in range(count)]
-
-
-def toy_logs(count: int, seed: int, user: UserConfig) -> list[Interaction]:
-    "Make logs: replies with any traits, and what the user says to them"
-    rng, (train, _) = random.Random(f"logs{seed}"), all_requests()
-    requests = [rng.choice(train) for _ in range(count)]
-    exchanges = [
-        Exchange(
-            ({"role": "user", "content": r.text},), write_reply(r.thing, draw_traits(rng), rng), i
-        )
-        for i, r in enumerate(requests)
-    ]
-    reactions = run_sync(make_user(user)(exchanges))
-    return [
-        Interaction(
-            f"toy-{i}",
-            exchange.messages,
-            AssistantReply(exchange.reply, model="write_reply"),
-            Followup(reaction.text, "simulated"),
-            user_id=reaction.user,
-        )
-        for i, (exchange, reaction) in enumerate(zip(exchanges, reactions))
-        if reaction.text
-    ]

@@ -63,7 +63,7 @@ LINES = {
     "talk live": ("--model.name model", 2, TRAIN),
     "eval signals": ("--model.name model --signals.out seen --signals.cases cases.jsonl", 2, TRAIN),
     "eval tastes": (
-        "model model --compare.styles [short] --compare.prompts prompts.jsonl",
+        "model model --preference.tastes [short] --compare.prompts prompts.jsonl",
         2,
         TRAIN,
     ),
