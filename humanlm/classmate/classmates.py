@@ -18,7 +18,7 @@ from zlib import crc32
 
 import msgspec
 
-from .reasoning import MARKS, Marks, shown_part, text_span
+from .reasoning import END_MARK, START_MARK, shown_part, text_span
 from ..clients.client import ChatClient
 from ..clients.limits import in_turn
 from ..clients.names import client, providers
@@ -63,12 +63,11 @@ class Classmate:
         self,
         client: ChatClient,
         samples: int = 1,  # answers to each reasoning
-        marks: Marks = MARKS["think"],  # of its own reasoning
         seed: int = 0,  # of the run
         name: str = "",  # empty: the client's
         **settings: Any,  # further fields of `ChatRequest`: temperature, max_tokens
     ):
-        self.client, self.samples, self.marks, self.seed = client, samples, marks, seed
+        self.client, self.samples, self.seed = client, samples, seed
         self.name = name or client.name
         self.settings = {"temperature": 1.0, "max_tokens": 1024, "caller": "classmate"} | settings
 
@@ -77,7 +76,7 @@ class Classmate:
         seed = crc32(f"{self.seed}/{step}/{shown.row}/{shown.copy}/{self.name}".encode())
         messages, prefill = tuple(shown.messages), ""
         if shown.reasoning is not None and getattr(self.client, "takes_prefill", False):
-            prefill = f"{self.marks.start}{break_markers(shown.reasoning)}{self.marks.end}"
+            prefill = f"{START_MARK}{break_markers(shown.reasoning)}{END_MARK}"
         elif shown.reasoning is not None:
             *before, last = messages
             thoughts = _THOUGHTS.format(quoted(shown.reasoning))
@@ -101,7 +100,7 @@ class Classmate:
 
     def answer(self, text: str) -> str | None:
         "Read an answer; None where it is empty, or thinks anew and never ends"
-        span = text_span(text, self.marks)
+        span = text_span(text)
         if span.opened and not span.closed:
             return None
         return (text[span.output :] if span.closed else text).strip() or None
@@ -158,7 +157,7 @@ ESTIMATORS = (
     "grpo_w_classmate",
     "gdpo",
     "gdpo_partial",
-    "dr_grpo",
+    "drgrpo",
     "rloo",
     "remax",
 )
@@ -211,7 +210,7 @@ class ClassmateConfig(ClientConfig):
     "Which tokens feel the classmates' reward: classmate_partial (those that were shown) or all."
     estimator: str = field(default="grpo_w_classmate", kw_only=True)
     """grpo, grpo_main_classmate_separated, grpo_w_classmate, gdpo (as published; also
-    gdpo_partial), dr_grpo (or drgrpo), rloo, remax, or gae (with a critic: engine verl;
+    gdpo_partial), drgrpo, rloo, remax, or gae (with a critic: engine verl;
     gamma and lambda are verl's: verl.overrides [algorithm.gamma=1.0,algorithm.lam=1.0])."""
     scale: bool = field(default=True, kw_only=True)
     "Divide by deviations (`norm_adv_by_std_in_grpo`)."
@@ -223,8 +222,6 @@ class ClassmateConfig(ClientConfig):
     "Reasoning that was never closed: skip (nobody is asked) or show."
     shuffle: bool = field(default=False, kw_only=True)
     "A control: classmates are shown reasoning about another question."
-    marks: str = field(default="think", kw_only=True)
-    "What stands around reasoning: think, headings or coding."
 
     group: ClassVar[str] = "classmate"
     rules: ClassVar[tuple[str, ...]] = (START, READER)
@@ -240,10 +237,9 @@ class ClassmateConfig(ClientConfig):
             "reward_type": REWARD_TYPES,
             "use_classmate_condition": CONDITIONS,
             "placement": PLACEMENTS,
-            "estimator": (*ESTIMATORS, "drgrpo", "gae"),
+            "estimator": (*ESTIMATORS, "gae"),
             "main_mode": MAIN_MODES,
             "unfinished": ("skip", "show"),
-            "marks": [*MARKS],
         }
         for name, names in choices.items():
             value = getattr(self, name)
@@ -254,10 +250,6 @@ class ClassmateConfig(ClientConfig):
         )
         yield self.temperature >= 0, f"temperature must not be negative, got {self.temperature}"
         shown_part(self.keep, 1)
-
-    @property
-    def advantage(self) -> str:
-        return "dr_grpo" if self.estimator == "drgrpo" else self.estimator
 
     def hosted(self) -> dict[str, str]:  # name → address
         "Read which classmates are hosted where"

@@ -27,7 +27,7 @@ from humanlm.classmate.classmates import (
     classmate_counts,
     shuffled,
 )
-from .reasoning import MARKS, ReasoningReader, shown_part, token_pieces
+from .reasoning import END_MARK, START_MARK, ReasoningReader, shown_part
 from humanlm.classmate.rewards import (
     answer_scores,
     classmate_advantages,
@@ -62,10 +62,10 @@ class ResponseReader:
 
     def __init__(self, config: ClassmateConfig, tokenizer: Any, seed: int = 0):
         self.config, self.seed, self.tokenizer = config, seed, tokenizer
-        self.pieces, marks = token_pieces(tokenizer), MARKS[config.marks]
-        self.reader = ReasoningReader(self.pieces, marks)
+        self.reader = ReasoningReader(tokenizer)
         # tokens that end a response are no text; marks are, also where they are special
-        self.silent = {i for i in tokenizer.all_special_ids if self.pieces[i] not in "".join(marks)}
+        special, marks = tokenizer.all_special_ids, START_MARK + END_MARK
+        self.silent = {i for i in special if self.reader.pieces[i] not in marks}
 
     def __call__(
         self,
@@ -192,7 +192,7 @@ class ReasoningRollout:
         "Roll out and score: trajectories, and values `[B, 2]`"
         done = await self.write(rows, policy)
         scores = await self.scored(rows, [t.completion_ids for t in done], policy.step)
-        remax = self.config.advantage == "remax"
+        remax = self.config.estimator == "remax"
         greedy = await self.greedy(rows, policy) if remax else [{}] * len(done)
         noted = []
         for i, t in enumerate(done):
@@ -289,12 +289,12 @@ def _classmate_advantage(config: ClassmateConfig, reader: ResponseReader) -> Adv
         if config.estimator == "gae":
             return token_rewards(main, classmate, shown, mask, config.placement)
         greedy = None
-        if config.advantage == "remax":
+        if config.estimator == "remax":
             rewards = [
                 [t.rewards[f"greedy {name}"] for name in REWARDS] for t in batch.trajectories
             ]
             greedy = torch.tensor(rewards)
-        how = config.advantage, config.placement, config.scale, greedy
+        how = config.estimator, config.placement, config.scale, greedy
         advantages = classmate_advantages(main, classmate, batch.groups.cpu(), shown, mask, *how)
         if config.main_mode == "all_tokens":
             return advantages
@@ -364,8 +364,4 @@ def make_classmates(
         return config.client(name, ledger)
 
     request = {"temperature": config.temperature, "max_tokens": config.max_tokens}
-    marks = MARKS[config.marks]
-    return [
-        Classmate(make(name), config.samples, marks, seed, name, **request)
-        for name in config.models
-    ]
+    return [Classmate(make(name), config.samples, seed, name, **request) for name in config.models]

@@ -51,7 +51,6 @@ from ..core.config import Settings, SFTConfig
 from ..core.stats import known_mean
 from ..evaluation.figures import Names
 from ..evaluation.measured import Measurement
-from ..evaluation.outcome import Arms, rounded
 from ..evaluation.report import model_said, standard_sections
 from ..hierarchy.prompts import parts_text
 from ..training.functions import AssistantModel, ask_row
@@ -62,7 +61,6 @@ from ..training.rollouts import sft_row
 from ..training.run import planned_steps
 from ..training.sampling import RolloutConfig
 from ..training.stages import learn, lessons, not_made, step_plan
-from ..training.trials import Study, Trial
 
 # %% ../../nbs/classmate/51_recipe.ipynb #TasksConfig
 @dataclass(frozen=True)
@@ -374,7 +372,6 @@ class _ClassmateRecipe(Recipe):
         "trainer": {"loss_type": "dr_grpo", "lr_scheduler_type": "constant", "learning_rate": 3e-4},
     }
     methods = ("classmate",)
-    study = "humanlm.classmate.recipe:_ClassmateStudy"
 
     def check(self, s: Settings) -> None:
         "Raise where a classmate cannot be had or paid for"
@@ -437,10 +434,8 @@ class _ClassmateRecipe(Recipe):
         return [*stages, Stage("classmate", _start_of(s), _train_classmate)]
 
     def contract(self, run: Any, name: str, tokenizer: Any) -> dict[str, str]:
-        "Say which marks stand around reasoning, and what a prompt says of thoughts"
-        thinking = False if name == READER else None
-        marks = {"marks": run.settings.classmate.marks, "thinking": thinking}
-        return {"classmate.json": to_json(marks, indent=1)}
+        "Say what a prompt says of thoughts: a reader has met none of its own"
+        return {"classmate.json": to_json({"thinking": False if name == READER else None})}
 
     def evaluate(self, run: Any, name: str) -> list[Measurement]:
         return _measured_tasks(run, name)
@@ -486,42 +481,3 @@ class _ClassmateRecipe(Recipe):
 
 
 recipe = _ClassmateRecipe()
-
-# %% ../../nbs/classmate/51_recipe.ipynb #ClassmateStudy
-class _ClassmateStudy(Study):
-    "Classmates and controls from one cold start"
-
-    against = ("cold-start",)
-    own_units = True  # a variant asks its own questions
-
-    def models(self, s: Settings) -> list[str]:
-        "Name the models that are compared"
-        aside = (READER, "base") if _start_of(s) == "cold-start" else (READER,)
-        return [name for name in super().models(s) if name not in aside]
-
-    def shared(self, s: Settings) -> dict[str, str]:
-        "Name the models before any reward, with all that they depend on"
-        key = to_json([s.model, s.sft, s.tasks, s.run.seed])
-        names = ["base", READER, "cold-start"] if _start_of(s) == "cold-start" else []
-        return dict.fromkeys(names, key)
-
-    def complete(self, trials: Sequence[Trial], arms: Arms) -> dict[str, Any]:
-        "Add what each seed moved, by itself and beside the variant that pays for answers alone"
-        trained = {t.arm("classmate"): t for t in trials}
-        starts = [(arm, t.arm(_start_of(t.settings))) for arm, t in trained.items()]
-        alone = {
-            t.settings.tasks.train: arm
-            for arm, t in reversed(trained.items())
-            if t.settings.classmate.use_classmate_condition == "no_classmate"
-        }
-        beside = [(arm, alone.get(t.settings.tasks.train, arm)) for arm, t in trained.items()]
-        seeds = list(dict.fromkeys(t.seed for t in trials))
-
-        def moved(pairs):
-            return {
-                metric: rounded(arms.seed_changes(pairs, metric, seeds))
-                for metric in ("answer", "classmate", "shuffled", "true steps")
-            }
-
-        different = [(arm, other) for arm, other in beside if other != arm]
-        return {"by_seed": moved(starts), "over_answers_alone": moved(different)}
