@@ -27,7 +27,7 @@ from humanlm.classmate.classmates import (
     classmate_counts,
     shuffled,
 )
-from .reasoning import END_MARK, START_MARK, ReasoningReader, shown_part
+from .reasoning import END_MARK, START_MARK, ReasoningReader, Span, shown_part
 from humanlm.classmate.rewards import (
     answer_scores,
     classmate_advantages,
@@ -52,9 +52,8 @@ class _ResponseParts(NamedTuple):
 
     shown: list[ReasoningView]
     answers: list[str]  # empty where the reasoning was never closed
-    mask: list[list[bool]]  # of each token, whether classmates are shown it
-    reasoning: list[list[bool]]  # whether it belongs to the reasoning
-    output: list[list[bool]]  # whether it belongs to the answer
+    spans: list[Span]  # where the reasoning of each lies, in tokens
+    places: list[tuple[int, int]]  # the first token that classmates are shown, and behind the last
 
 
 class ResponseReader:
@@ -74,7 +73,7 @@ class ResponseReader:
         step: int | None = None,  # of training; None: evaluation, where nothing is cut at random
     ) -> _ResponseParts:
         "Read a batch"
-        parts = _ResponseParts([], [], [], [], [])
+        parts = _ResponseParts([], [], [], [])
         for row, copy, ids in zip(rows, copy_index(rows), completions, strict=True):
             span = self.reader(ids)
             first, last = shown_part(self.keep(row, copy, step), span.stop - span.start)
@@ -83,10 +82,8 @@ class ResponseReader:
             view = ReasoningView(row["row_id"], copy, _question(row), text, span.status)
             parts.shown.append(view)
             parts.answers.append(self.text(ids[span.output :]).strip())
-            places = range(len(ids))
-            parts.mask.append([first <= t < last for t in places])
-            parts.reasoning.append([span.start <= t < span.stop for t in places])
-            parts.output.append([t >= span.output for t in places])
+            parts.spans.append(span)
+            parts.places.append((first, last))
         return parts
 
     def keep(self, row: dict, copy: int, step: int | None) -> str | float:
@@ -203,12 +200,14 @@ class ReasoningRollout:
                 for text in one.texts
             ]
             tokens = sum(one.tokens for one in answers if not one.cached)
+            first, last = scores.read.places[i]
             t = replace(
                 t,
                 turns=(*t.turns, *turns),
                 rewards=t.rewards | dict(zip(REWARDS, scores.values[i])) | greedy[i],
                 parse_status=scores.read.shown[i].status,
-                signals=t.signals | {"shown": [*map(float, scores.read.mask[i])]},
+                signals=t.signals
+                | {"shown": [float(first <= k < last) for k in range(len(t.completion_ids))]},
                 usage={"tokens_out": tokens} if tokens else t.usage,
             )
             noted.append(t)
@@ -299,9 +298,11 @@ def _classmate_advantage(config: ClassmateConfig, reader: ResponseReader) -> Adv
         if config.main_mode == "all_tokens":
             return advantages
         read = reader(batch.rows, [t.completion_ids for t in batch.trajectories])
-        outside = read.output if config.main_mode == "cot_only" else read.reasoning
-        for row, cells in zip(advantages, outside):
-            row[: len(cells)][torch.tensor(cells, dtype=torch.bool)] = 0.0
+        for row, span in zip(advantages, read.spans):
+            if config.main_mode == "cot_only":
+                row[span.output :] = 0.0
+            else:
+                row[span.start : span.stop] = 0.0
         return advantages
 
     return advantage

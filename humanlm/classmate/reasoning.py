@@ -37,7 +37,7 @@ class Span(NamedTuple):
 
 def text_span(text: str) -> Span:
     "Find the reasoning of a text"
-    before, opened, after = text.partition(START_MARK)
+    before, opened, _ = text.partition(START_MARK)
     start = len(before) + len(opened) if opened else 0
     stop = text.find(END_MARK, start)
     if stop < 0:

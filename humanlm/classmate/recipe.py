@@ -21,12 +21,10 @@ from humanlm.classmate.classmates import (
 )
 from humanlm.classmate.monitoring import (
     MONITORED,
-    BlindMonitor,
-    InformedMonitor,
-    MonitorRow,
-    ask_validity,
+    blind_monitor,
+    informed_monitor,
     monitor_section,
-    weighted,
+    weighted_suspicions,
 )
 from humanlm.classmate.tasks import (
     SEEDS,
@@ -39,7 +37,6 @@ from humanlm.classmate.tasks import (
 from .verifiers import Case, RewardModel
 from ..clients.ledger import Ledger
 from humanlm.core.basics import (
-    NotMade,
     fingerprint,
     near_miss,
     require,
@@ -55,12 +52,11 @@ from ..evaluation.report import model_said, standard_sections
 from ..hierarchy.prompts import parts_text
 from ..training.functions import AssistantModel, ask_row
 from ..training.memory import StagePlan
-from ..training.policies import ModelPolicy
 from ..training.recipe import Recipe, Stage, Work
 from ..training.rollouts import sft_row
 from ..training.run import planned_steps
 from ..training.sampling import RolloutConfig
-from ..training.stages import learn, lessons, not_made, step_plan
+from ..training.stages import learn, lessons, step_plan
 
 # %% ../../nbs/classmate/51_recipe.ipynb #TasksConfig
 @dataclass(frozen=True)
@@ -221,19 +217,11 @@ def _scorer(run: Any) -> Any:
     return AnswerScorer(judge, judges)
 
 # %% ../../nbs/classmate/51_recipe.ipynb #measured_tasks
-def _measured_tasks(
-    run: Any,
-    name: str,  # of a model
-    part: str = "test",
-    policy: ModelPolicy | None = None,  # None: the model of the run
-) -> list[Measurement]:
+def _measured_tasks(run: Any, name: str) -> list[Measurement]:  # name: of a model
     "Measure a model on held-out questions, and its reasoning by the classmates of the settings"
     from humanlm.classmate.method import ReasoningRollout, ResponseReader
 
-    s, tasks = run.settings, run.work.tasks[part]
-    if policy is None:
-        model, tokenizer = run.load(name)
-        policy = ModelPolicy(model, tokenizer, s.model.max_prompt_tokens)
+    s, tasks, tokenizer = run.settings, run.work.tasks["test"], run.load(name)[1]
     plain = replace(
         s.classmate,
         use_classmate_condition="always",
@@ -241,10 +229,10 @@ def _measured_tasks(
         reward_weight=1.0,
     )
     rows = [_task_row(task, s) for task in tasks]
-    completions = run_sync(policy.generate(rows, s.rollout.eval_sampling(s.run.seed)))
+    completions = run.answers(name, rows)
     first = run.load(_start_of(s))[0] if START in s.classmate.models else None
-    mates = _classmates(run, first, policy.tokenizer)
-    reader = ResponseReader(s.classmate, policy.tokenizer, s.run.seed)
+    mates = _classmates(run, first, tokenizer)
+    reader = ResponseReader(s.classmate, tokenizer, s.run.seed)
     rollout = ReasoningRollout(plain, mates, reader, _scorer(run))
     scores = run_sync(rollout.scored(rows, [c.ids for c in completions], None))
     views = scores.read.shown
@@ -303,16 +291,15 @@ async def _foretold(
         rating = await scorer.by_name([name] * len(cases), cases)
     client = judge.client(judge.monitor, run.work.ledgers["judge"])
     views = zip(tasks, scores.read.shown)
-    rows = [MonitorRow(task.question, view.reasoning or "") for task, view in views]
+    rows = [Case(view.reasoning, question=task.question) for task, view in views]
     foretold, suspected = await asyncio.gather(
-        InformedMonitor(name, client)(rows), BlindMonitor(client)(rows)
+        informed_monitor(name, client)(rows), blind_monitor(client)(rows)
     )
-    fits = await ask_validity(client, suspected, MONITORED[name].about)
     return {
         "rating": rating,
         "foretold": [one.value for one in foretold],
         "monitor error": [abs(a - one.value) for a, one in zip(rating, foretold)],
-        "suspicion": [weighted(one, fit.value) for one, fit in zip(suspected, fits)],
+        "suspicion": await weighted_suspicions(client, suspected, MONITORED[name].about),
     }
 
 # %% ../../nbs/classmate/51_recipe.ipynb #names-of-measures
@@ -455,11 +442,7 @@ class _ClassmateRecipe(Recipe):
 
     def plan(self, s: Settings) -> list[str]:
         "Say what a run does"
-        c, counts, unmade = s.classmate, {"train": s.tasks.train_n, "test": s.tasks.test_n}, []
-        try:
-            counts = {part: len(rows) for part, rows in load_tasks(s).items()}
-        except NotMade as e:
-            unmade = [not_made(e)]
+        c, counts = s.classmate, {part: len(rows) for part, rows in load_tasks(s).items()}
         mates = f"{', '.join(c.models)}, {c.samples} each"
         if c.use_classmate_condition == "no_classmate":
             mates = "none are asked in training"
@@ -467,7 +450,6 @@ class _ClassmateRecipe(Recipe):
             f"{'classmate':<19} {step_plan(s, planned_steps(s, counts['train']) or 0)}",
             f"questions           {s.tasks.train}: {counts['train']:,} for training, "
             f"{counts['test']:,} held out",
-            *unmade,
             f"judge               {s.judge.model or 'rules'}",
             f"classmates          {mates}; {c.estimator}",
         ]

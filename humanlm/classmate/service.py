@@ -47,18 +47,6 @@ class _ProgramRequest(msgspec.Struct, forbid_unknown_fields=True):
     tests: Any
     max_execution_time: Annotated[float, msgspec.Meta(gt=0, le=MAX_SECONDS)] = SECONDS
 
-
-def _read_program_request(
-    body: Any,  # JSON
-) -> tuple[str, list[str | dict], float]:  # program, tests, seconds
-    "Check a request; `WebError` or `DataError` says what is wrong"
-    try:
-        request = msgspec.convert(body, _ProgramRequest)
-    except msgspec.ValidationError as e:
-        fields = ", ".join(_ProgramRequest.__struct_fields__)
-        raise WebError(f"{e}. The fields are {fields}.") from e
-    return request.program, read_tests(request.tests), request.max_execution_time
-
 # %% ../../nbs/classmate/03_service.ipynb #make_sandbox_app
 MAX_BODY = 5_000_000  # bytes of a request
 
@@ -75,10 +63,12 @@ def _make_sandbox_app(
     async def score(request):
         check_key(request, key)
         try:
-            parts = _read_program_request(await read_json(request, MAX_BODY))
-            return answer_json((await asyncio.to_thread(sandbox.score, *parts))._asdict())
-        except DataError as e:
-            raise WebError(str(e)) from e
+            wanted = msgspec.convert(await read_json(request, MAX_BODY), _ProgramRequest)
+            parts = wanted.program, read_tests(wanted.tests), wanted.max_execution_time
+        except (msgspec.ValidationError, DataError) as e:
+            fields = ", ".join(_ProgramRequest.__struct_fields__)
+            raise WebError(f"{e}. The fields are {fields}.") from e
+        return answer_json((await asyncio.to_thread(sandbox.score, *parts))._asdict())
 
     routes = {
         "GET /health": health,

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MAX_ANSWER', 'MATH_SECONDS', 'MATH_CHARACTERS', 'MATH_BYTES', 'BEHAVIOURS', 'Scorer', 'MAX_JUDGED', 'NO_ANSWER',
-           'Verifier', 'VERIFIERS', 'AnswerVerdict', 'boxed', 'Behaviour', 'Case', 'rate', 'Rater', 'RewardModel',
+           'Verifier', 'VERIFIERS', 'AnswerVerdict', 'boxed', 'Behaviour', 'Case', 'Rater', 'RewardModel',
            'make_verifier']
 
 # %% ../../nbs/classmate/06_verifiers.ipynb #imports
@@ -389,49 +389,43 @@ MAX_JUDGED = 40_000
 NO_ANSWER = "there is no answer"
 
 
-async def rate(
-    client: ChatClient, request: ChatRequest, read: Callable[[str], AnswerVerdict]
-) -> AnswerVerdict:
-    "Ask a model for a rating; a failure is a verdict without a value"
-    try:
-        return read((await client(request)).text[:MAX_ANSWER])
-    except LLMError as e:
-        if e.stops:
-            raise
-        return _nothing(shorten(f"the judge failed: {e}", 200))
-
-
 class Rater:
     "A model that rates a text which belongs to a question"
 
-    what, caller = "answer", "judge"  # the field of a case; for the ledger
-
-    def __init__(self, client: ChatClient, rules: str, read: Callable[[str], AnswerVerdict]):
+    def __init__(
+        self,
+        client: ChatClient,
+        rules: str,
+        read: Callable[[str], AnswerVerdict],
+        what: str = "answer",  # that is rated
+        of: str = "question",  # that it belongs to
+        caller: str = "judge",  # for the ledger
+    ):
         self.client, self.rules, self.read = client, rules, read
+        self.what, self.of, self.caller = what, of, caller
 
-    def request(self, case: Any) -> ChatRequest:
+    def request(self, case: Case) -> ChatRequest:
         "Ask about one case"
         question, text = (
-            quoted(without_middle(part or "", MAX_JUDGED))
-            for part in (case.question, getattr(case, self.what))
+            quoted(without_middle(part or "", MAX_JUDGED)) for part in (case.question, case.answer)
         )
-        return chat(
-            f"Question:\n{question}\n\n{self.what.title()}:\n{text}",
-            self.rules,
-            temperature=0.0,
-            max_tokens=1024,
-            caller=self.caller,
-        )
+        asked = f"{self.of.title()}:\n{question}\n\n{self.what.title()}:\n{text}"
+        return chat(asked, self.rules, temperature=0.0, max_tokens=1024, caller=self.caller)
 
-    async def __call__(self, cases: Sequence[Any]) -> list[AnswerVerdict]:
+    async def rate(self, case: Case) -> AnswerVerdict:
+        "Rate one case; a failure is a verdict without a value"
+        if not (case.answer or "").strip():
+            return _nothing(f"there is no {self.what}")
+        try:
+            return self.read((await self.client(self.request(case))).text[:MAX_ANSWER])
+        except LLMError as e:
+            if e.stops:
+                raise
+            return _nothing(shorten(f"the judge failed: {e}", 200))
+
+    async def __call__(self, cases: Sequence[Case]) -> list[AnswerVerdict]:
         "Rate cases, all of them side by side"
-
-        async def one(case):
-            if not (getattr(case, self.what) or "").strip():
-                return _nothing(f"there is no {self.what}")
-            return await rate(self.client, self.request(case), self.read)
-
-        return await in_turn(one, cases, 64)
+        return await in_turn(self.rate, cases, 64)
 
 
 def _judge_verifier(behaviour: Behaviour, client: ChatClient) -> Rater:
