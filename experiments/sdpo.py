@@ -5,16 +5,33 @@ From the folder of this repository:
     python -m humanlm.experiment --config configs/experiments/sdpo.yaml
 """
 
+import random
 from collections.abc import Sequence
 from typing import Any
 
-from humanlm.core.basics import to_json
+from humanlm.core.basics import fingerprint, run_sync, to_json
 from humanlm.core.config import Settings
+from humanlm.core.stats import known_mean
 from humanlm.evaluation.figures import curve
+from humanlm.evaluation.measured import Measurement, score_table
 from humanlm.evaluation.outcome import Arms, rounded
 from humanlm.evaluation.report import load_log
+from humanlm.models.prompts import render
+from humanlm.sdpo.hindsight import (
+    AssistantReply,
+    Followup,
+    Interaction,
+    fit_messages,
+    hindsight_messages,
+)
+from humanlm.sdpo.preferences import with_style
+from humanlm.sdpo.recipe import TOY, measured_replies, replies_of
 from humanlm.sdpo.recipe import recipe as sdpo
+from humanlm.sdpo.styles import TASTES
+from humanlm.sdpo.users import Exchange, UserConfig, make_user
+from humanlm.training.functions import ask_row
 from humanlm.training.trials import Study, Trial
+from humanlm.worlds.requests import all_requests, draw_traits, write_reply
 
 
 class SDPOStudy(Study):
@@ -65,10 +82,78 @@ def preference_curves(trials: Sequence[Trial], points: int = 30) -> list[dict]:
     return curves
 
 
+def toy_logs(count: int, seed: int, user: UserConfig) -> list[Interaction]:
+    "Make logs: replies with any traits, and what the user says to them"
+    rng, (train, _) = random.Random(f"logs{seed}"), all_requests()
+    requests = [rng.choice(train) for _ in range(count)]
+    exchanges = [
+        Exchange(
+            ({"role": "user", "content": r.text},), write_reply(r.thing, draw_traits(rng), rng), i
+        )
+        for i, r in enumerate(requests)
+    ]
+    reactions = run_sync(make_user(user)(exchanges))
+    return [
+        Interaction(
+            f"toy-{i}",
+            exchange.messages,
+            AssistantReply(exchange.reply, model="write_reply"),
+            Followup(reaction.text, "simulated"),
+            user_id=reaction.user,
+        )
+        for i, (exchange, reaction) in enumerate(zip(exchanges, reactions))
+        if reaction.text
+    ]
+
+
+MORE = 512  # tokens that a prompt may have beyond the longest, where it says what is wanted
+
+
+def told_row(
+    s: Settings, messages: Sequence[dict], taste: str, number: int, tokenizer: Any
+) -> dict:
+    "Ask a model that is told what is wanted: in its system message, a tiny one as in its lessons"
+    shown = with_style(messages, taste)
+    if s.prompts.train == TOY and taste in TASTES:
+        complaints = TASTES[taste].complaints
+        shown = hindsight_messages(messages, complaints[number % len(complaints)])
+    fitted = fit_messages(tokenizer, shown, s.model.max_prompt_tokens + MORE)
+    row = ask_row("", fingerprint(list(shown)), s.prompts.max_tokens)
+    return row | {"prompt": fitted, "speaker": "", "prompt_ids": render(tokenizer, fitted, "")}
+
+
+def together(rows: Sequence[Measurement]) -> Measurement:
+    "Join what was measured of one prompt, asked once for each taste; lengths and contents as means"
+    tables = score_table(rows)
+    return rows[0]._replace(
+        values={
+            metric: {part: float(known_mean(values)) for part, values in parts.items()}
+            for metric, parts in tables.items()
+        }
+    )
+
+
 class StudiedSDPO(type(sdpo)):
-    "SDPO, as these experiments run it"
+    "SDPO, as these experiments run it: with made-up logs, and a start that is told what is wanted"
 
     study = "experiments.sdpo:SDPOStudy"
+
+    def load(self, s: Settings, **more: Any) -> Any:
+        "Read prompts or logs; made-up ones for the method offline"
+        if s.prompts.train == TOY and "offline" in s.run.methods:
+            more["logged"] = toy_logs(s.prompts.train_n or 2000, s.run.seed, s.user)
+        return super().load(s, **more)
+
+    def references(self, run: Any) -> dict[str, list[Measurement]]:
+        "Measure the start where it is told what is wanted: what training can hope to reach"
+        s = run.settings
+        start = "cold-start" if self.teaches(s) else "base"
+        tokenizer, each = run.load(start)[1], []
+        for taste in s.preference.tastes_of(s.user):
+            rows = [told_row(s, m, taste, i, tokenizer) for i, m in enumerate(run.work.test)]
+            texts = replies_of(run, start, rows, f"in-context-{taste}")
+            each.append(measured_replies(run, texts, [taste]))
+        return {"in-context": [together(rows) for rows in zip(*each)]} if each else {}
 
 
 recipe = StudiedSDPO()
