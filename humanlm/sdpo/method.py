@@ -55,7 +55,7 @@ def signals(
     interactions: Sequence[Interaction],
     limit: int = 2048,  # longest plain context, in tokens
 ) -> list[_Signal]:
-    "Score each reply twice; `HindsightError` where an interaction does not fit"
+    "Score each reply twice; `DataError` where an interaction does not fit"
     if not interactions:
         return []
     ids = [reply_ids(tokenizer, i.completion) for i in interactions]

@@ -177,7 +177,7 @@ class PreferenceConfig(ClientConfig):
 
     def tastes_of(self, user: UserConfig) -> list[str]:
         "Name the tastes or styles that are measured"
-        theirs = [] if user.is_simulator else [n for n in user.sequence if n not in CONTROLS]
+        theirs = [n for n in user.sequence if n not in CONTROLS]
         return list(dict.fromkeys(ALIASES.get(name, name) for name in self.tastes or theirs))
 
     def judge_name(self, user: UserConfig) -> str:

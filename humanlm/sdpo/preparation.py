@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from ..core.basics import fingerprint, require, shorten, to_dict
+from ..core.basics import DataError, fingerprint, require, shorten, to_dict
 from ..data.files import Faults, FileRow, RowFault, read_rows
 from ..data.prepared import Part, is_blank, prepare, row_text
 from humanlm.sdpo.hindsight import (
     ROLES,
     AssistantReply,
     Followup,
-    HindsightError,
     Interaction,
     as_messages,
     problem,
@@ -79,7 +78,7 @@ def _dialogue_of(values: Mapping, roles: Sequence[str]) -> list[dict]:  # role a
     log = next((values[name] for name in names if values.get(name) is not None), None)
     try:
         messages = as_messages(log)
-    except HindsightError as e:
+    except DataError as e:
         raise RowFault("no conversation", shorten(e)) from e
     turns = [m for m in messages if m["role"] in ROLES[1:] and not is_blank(m["content"])]
     if len(turns) < 3:

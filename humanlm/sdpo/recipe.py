@@ -164,15 +164,10 @@ def _usable(rows: Sequence[Interaction], *options: Any, **more: Any) -> tuple[li
 def _split(rows: list, p: _PromptsConfig) -> tuple[list, list]:
     "Hold out a fifth by conversation, at most about `test_n`; nothing where there is a file for it"
     rows = random.Random("prompts").sample(rows, len(rows))
-    keys = [
-        getattr(row, "conversation_id", "") or getattr(row, "cluster", "") or row.id for row in rows
-    ]
-    distinct = list(dict.fromkeys(keys))
-    held = set(distinct[: 0 if p.held_out else max(1, min(p.test_n, len(distinct) // 5))])
-    parts = {True: [], False: []}
-    for row, key in zip(rows, keys):
-        parts[key in held].append(row)
-    return parts[False], parts[True]
+    keys = dict.fromkeys(row.cluster or row.id for row in rows)
+    held = {*list(keys)[: 0 if p.held_out else max(1, min(p.test_n, len(keys) // 5))]}
+    test = [row for row in rows if (row.cluster or row.id) in held]
+    return [row for row in rows if (row.cluster or row.id) not in held], test
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #phases
 def _phases(s: Settings) -> dict[str, str]:  # stage → taste
@@ -340,14 +335,6 @@ class _SDPORecipe(Recipe):
                 not s.trainer.get("beta", 0) or _form_of(s) == "sampled",
                 "form: the distance from the start is measured in the form sampled alone. "
                 "Leave trainer.beta out",
-            ),
-        )
-        require(
-            "preference",
-            (
-                not s.user.is_simulator or bool(s.preference.tastes and s.preference.judge),
-                "tastes and judge: a simulator has no taste by name. Say what replies are "
-                "measured by, and who compares them (rule, or a chat model)",
             ),
         )
         s.user.require_price(s.user.model)

@@ -15,7 +15,7 @@ from humanlm.sdpo.hindsight import (
     TEMPLATE,
     AssistantReply,
     Followup,
-    HindsightError,
+    DataError,
     Interaction,
     as_messages,
     contexts,
@@ -284,5 +284,5 @@ def test_messages_in_parts_are_read_and_others_refused():
         [{"role": "user", "content": 3}],
         [{"role": "user", "content": [{"type": "image"}]}],
     ):
-        with pytest.raises(HindsightError):
+        with pytest.raises(DataError):
             as_messages(bad)
