@@ -36,7 +36,7 @@ from common import ROOT, Clock, in_turns, median_ratio, ratio
 
 from humanlm.classmate.classmates import AnswerRewardConfig, Classmate, ClassmateConfig
 from humanlm.classmate.method import AnswerScorer, ReasoningRollout, ResponseReader
-from humanlm.classmate.programs import Sandbox, SandboxConfig
+from humanlm.classmate.programs import Sandbox
 from humanlm.classmate.reasoning import END_MARK, START_MARK, ReasoningReader, text_span
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.limits import Limits
@@ -70,7 +70,7 @@ def sandbox_rate(args):
     "Ours and the peers, in turn"
     for workers in sorted({1, args.workers}):
         with (
-            Sandbox(SandboxConfig(workers=workers)) as sandbox,
+            Sandbox(workers) as sandbox,
             ThreadPoolExecutor(workers) as pool,
         ):
             sandboxed(sandbox, 2), bare(pool, 2)

@@ -24,7 +24,7 @@ from ..clients.limits import in_turn
 from ..clients.names import client, providers
 from ..clients.protocol import ChatRequest, LLMError
 from ..clients.reader import break_markers, quoted
-from ..core.basics import ConfigError, DataError, near_miss, shorten
+from ..core.basics import ConfigError, DataError, check_name, near_miss, shorten
 from ..core.web import server_url
 from ..models.settings import ClientConfig
 
@@ -242,8 +242,7 @@ class ClassmateConfig(ClientConfig):
             "unfinished": ("skip", "show"),
         }
         for name, names in choices.items():
-            value = getattr(self, name)
-            yield value in names, f"{name} is {shorten(repr(value))}.{near_miss(value, names)}"
+            check_name(getattr(self, name), names, f"classmate.{name}", ConfigError)
         yield (
             self.estimator != "gae" or self.main_mode == "all_tokens",
             "main_mode must be all_tokens with estimator gae, whose critic makes the advantages",

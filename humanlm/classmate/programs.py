@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['REFUSED', 'SECONDS', 'MAX_SECONDS', 'PROCESSES', 'MEMORY', 'FOLDER', 'OUTPUT', 'MAX_TESTS', 'MAX_SAID',
-           'SandboxConfig', 'SandboxError', 'keeper_command', 'read_tests', 'ProgramScore', 'Sandbox', 'SandboxClient']
+           'SandboxError', 'keeper_command', 'read_tests', 'ProgramScore', 'Sandbox', 'SandboxClient']
 
 # %% ../../nbs/classmate/02_programs.ipynb #imports
 import ast
@@ -24,7 +24,6 @@ import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from importlib.resources import files
 from tempfile import TemporaryFile
@@ -35,18 +34,6 @@ import msgspec
 from ..core.basics import ConfigError, DataError, HumanLMError, shorten, to_json
 
 # %% ../../nbs/classmate/02_programs.ipynb #SandboxConfig
-@dataclass(frozen=True)
-class SandboxConfig:
-    "How many programs run, and where the service listens"
-
-    host: str = "127.0.0.1"
-    """Address to listen on. Others than this machine's own need a key in HUMANLM_SANDBOX_KEY."""
-    port: int = 8001
-    """Port to listen on. 0: any free one."""
-    workers: int = 2
-    """Programs that run at once."""
-
-
 # modules that a program may not import, as in the published service
 REFUSED = {"os", "shutil", "threading", "multiprocessing", "torch", "sklearn"}
 SECONDS, MAX_SECONDS = 1.0, 10.0  # of a test where nobody names a time; at most
@@ -119,8 +106,6 @@ class _Questions(ast.NodeTransformer):
 def _question(test: ast.expr) -> tuple[ast.expr, Callable[[Any], bool]]:
     "Split a condition into what is asked, and what is expected of it"
     match test:
-        case ast.UnaryOp(ast.Not()):
-            return ast.UnaryOp(ast.Not(), test), lambda claim: claim is False
         case ast.Compare(left, [op], [right]):
             same = _COMPARED[type(op)]
             if literal := _literal(right):
@@ -345,9 +330,9 @@ def _imported(program: str) -> set[str]:
 class Sandbox:
     "Runs programs that nobody has read"
 
-    def __init__(self, config: SandboxConfig = SandboxConfig()):
+    def __init__(self, workers: int = 2):  # programs that run at once
         self.keeper = _ProgramKeeper()
-        self._pool = ThreadPoolExecutor(config.workers, "sandbox")
+        self._pool = ThreadPoolExecutor(workers, "sandbox")
 
     def __enter__(self):
         return self

@@ -9,6 +9,7 @@ __all__ = ['MAX_BODY', 'ABOUT', 'sandbox_command']
 import asyncio
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
@@ -19,7 +20,6 @@ from humanlm.classmate.programs import (
     PROCESSES,
     SECONDS,
     Sandbox,
-    SandboxConfig,
     keeper_command,
     read_tests,
 )
@@ -78,12 +78,24 @@ def _make_sandbox_app(
     return web_app(routes, hosts=() if key else LOCAL)
 
 # %% ../../nbs/classmate/03_service.ipynb #sandbox_command
+@dataclass(frozen=True)
+class _SandboxConfig:
+    "How many programs run, and where the service listens"
+
+    host: str = "127.0.0.1"
+    """Address to listen on. Others than this machine's own need a key in HUMANLM_SANDBOX_KEY."""
+    port: int = 8001
+    """Port to listen on. 0: any free one."""
+    workers: int = 2
+    """Programs that run at once."""
+
+
 ABOUT = "Run programs against tests, contained, behind an address."
 
 
 def sandbox_command(argv: Sequence[str]) -> int:  # exit code
     "Serve a sandbox: `humanlm serve sandbox`"
-    s = parse({"sandbox": SandboxConfig}, argv, ABOUT, runs=False)
+    s = parse({"sandbox": _SandboxConfig}, argv, ABOUT, runs=False)
     c = s.sandbox
     key = service_key(c.host, "sandbox.host", "HUMANLM_SANDBOX_KEY")
     lines = (
@@ -95,7 +107,7 @@ def sandbox_command(argv: Sequence[str]) -> int:  # exit code
         return print(lines) or 0
     web_libraries()
     line = listen(c.host, c.port, "--sandbox.port")
-    with Sandbox(c) as sandbox:
+    with Sandbox(c.workers) as sandbox:
         print(f"{lines}\nThe sandbox answers at {address(line)} (Ctrl+C stops it)", flush=True)
         try:
             serve_app(_make_sandbox_app(sandbox, key), line)

@@ -19,8 +19,7 @@ from zlib import crc32
 
 import msgspec
 
-from .code import VERIFIERS
-from .verifiers import BEHAVIOURS, RewardModel, boxed
+from .verifiers import BEHAVIOURS, VERIFIERS, RewardModel, boxed
 from humanlm.core.basics import (
     ConfigError,
     DataError,
