@@ -37,6 +37,7 @@ from humanlm.classmate.tasks import (
 from .verifiers import Case, RewardModel
 from ..clients.ledger import Ledger
 from humanlm.core.basics import (
+    NotMade,
     fingerprint,
     near_miss,
     require,
@@ -56,7 +57,7 @@ from ..training.recipe import Recipe, Stage, Work
 from ..training.rollouts import sft_row
 from ..training.run import planned_steps
 from ..training.sampling import RolloutConfig
-from ..training.stages import learn, lessons, step_plan
+from ..training.stages import learn, lessons, not_made, step_plan
 
 # %% ../../nbs/classmate/51_recipe.ipynb #TasksConfig
 @dataclass(frozen=True)
@@ -442,7 +443,11 @@ class _ClassmateRecipe(Recipe):
 
     def plan(self, s: Settings) -> list[str]:
         "Say what a run does"
-        c, counts = s.classmate, {part: len(rows) for part, rows in load_tasks(s).items()}
+        c, counts, unmade = s.classmate, {"train": s.tasks.train_n, "test": s.tasks.test_n}, []
+        try:
+            counts = {part: len(rows) for part, rows in load_tasks(s).items()}
+        except NotMade as e:
+            unmade = [not_made(e)]
         mates = f"{', '.join(c.models)}, {c.samples} each"
         if c.use_classmate_condition == "no_classmate":
             mates = "none are asked in training"
@@ -450,6 +455,7 @@ class _ClassmateRecipe(Recipe):
             f"{'classmate':<19} {step_plan(s, planned_steps(s, counts['train']) or 0)}",
             f"questions           {s.tasks.train}: {counts['train']:,} for training, "
             f"{counts['test']:,} held out",
+            *unmade,
             f"judge               {s.judge.model or 'rules'}",
             f"classmates          {mates}; {c.estimator}",
         ]
