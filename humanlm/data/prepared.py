@@ -73,7 +73,7 @@ def prepare(
     about: str | None,  # what the command does
     config: type,  # settings of the group `prepare`, one of them `out`
     kinds: Mapping[str, Any],
-    sources: Callable[[Any, Any], Mapping[str, Any]],  # (kind, settings) → what is read
+    sources: Callable[[Any, Any], Mapping[str, str]],  # (kind, settings) → what is read
     parts: Callable[[Any, Any], Iterator[Part]],  # (kind, settings) → what is written
 ) -> int:  # exit code
     "Run a command that prepares one of several kinds of sets"
@@ -101,5 +101,7 @@ def require_prepared(
     "Raise `NotMade` where a file in the folder of a kind is missing, and say how it is made"
     path, kind = Path(path), Path(path).parent.name
     if kind in kinds and not path.exists():
-        words = ("python -m humanlm data", command, kind, *filter(None, [options.get(kind)]))
-        raise NotMade(path, f"{' '.join(words)} --prepare.out {path.parent}")
+        words = ["python -m humanlm data", command, kind, *filter(None, [options.get(kind)])]
+        usual = path.parent == Path("prepared", kind)
+        words += [] if usual else [f"--prepare.out {path.parent}"]
+        raise NotMade(path, " ".join(words))

@@ -220,24 +220,23 @@ def _kept_rows(
             seen.add(key)
 
 # %% ../../nbs/sdpo/02_preparation.ipynb #prepare_files
-def _sources(kind: _Preparation, c: _PrepareConfig) -> dict[str, tuple[str, str]]:
-    "Say what is read for each split: a file or set, and the split of a set"
+_NAMED = {"train": "train.*", "validation": "(validation|val|dev|test).*"}  # in sets of others
+
+
+def _sources(kind: _Preparation, c: _PrepareConfig) -> dict[str, str]:
+    "Say what is read for each split: a file, or a set"
     require("prepare", (bool(c.train or kind.hub), "give a file or a set with --prepare.train"))
-    sources = {name: (kind.hub, name) for name in kind.splits}
-    if c.train:
-        sources = {"train": (c.train, "train.*")}
-    if c.validation:
-        sources["validation"] = (c.validation, "(validation|val|dev|test).*")
-    return sources
+    sources = {"train": c.train} if c.train else dict.fromkeys(kind.splits, kind.hub)
+    return sources | ({"validation": c.validation} if c.validation else {})
 
 
 def _splits(kind: _Preparation, c: _PrepareConfig) -> Iterator[Part]:
     "Read and filter the splits of a set"
     train: set[str] = set()
-    for split, (where, part) in _sources(kind, c).items():
-        counts = Faults({"rows read": 0, "kept": 0})
-        config = kind.config if where == kind.hub else None
-        rows = read_rows(where, counts, splits=part, config=config)
+    for split, place in _sources(kind, c).items():
+        counts, published = Faults({"rows read": 0, "kept": 0}), place == kind.hub
+        config, part = (kind.config, split) if published else (None, _NAMED[split])
+        rows = read_rows(place, counts, splits=part, config=config)
         yield split, counts, _kept_rows(kind, rows, counts, split, train)
 
 # %% ../../nbs/sdpo/02_preparation.ipynb #prepare_command

@@ -1,6 +1,5 @@
 "A step of training: worked advantages, classmates beside the judge, a lagged classmate resumed."
 
-import asyncio
 import copy
 import math
 
@@ -17,14 +16,12 @@ from humanlm.classmate.method import (
     make_classmates,
 )
 from humanlm.clients.client import ScriptedClient
-from humanlm.clients.limits import Limits
-from humanlm.clients.protocol import LLMError
 from humanlm.core.basics import ConfigError, run_sync
 from humanlm.core.trajectory import Trajectory
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
 from humanlm.training.functions import ask_row
-from humanlm.training.method import Batch, Method
+from humanlm.training.method import Method
 from humanlm.training.options import trainer_args
 from humanlm.training.policies import ScriptedPolicy
 from humanlm.training.sampling import group_index, repeat_rows
@@ -112,28 +109,6 @@ def test_the_worked_numbers_come_out_of_the_trainer(made, tmp_path, settings, fi
     ) and trainer.trajectories[2].advantage == pytest.approx(third, abs=1e-4)
 
 
-def test_remax_compares_with_the_likeliest_response(made):
-    config = ClassmateConfig(estimator="remax")
-    mask = torch.tensor([[True, True, False]])
-    t = Trajectory(
-        "a/0",
-        "a",
-        0,
-        0,
-        "response",
-        (),
-        [1],
-        [5, 6],
-        [True] * 2,
-        rewards={"greedy answer": 5, "greedy classmate": 1.0},
-        signals={"shown": [1.0, 0.0]},
-    )
-    found = _classmate_advantage(config, ResponseReader(config, made.tokenizer))(
-        Batch(torch.tensor([[8.0, 2.0]]), torch.tensor([0]), mask, [t], None, [{}])
-    )
-    assert found.tolist() == [[4, 3, 0]]
-
-
 def rows_of(count=2):
     return repeat_rows(
         [
@@ -202,79 +177,11 @@ def test_what_is_earned_without_reasoning_is_asked_once_for_each_prompt_and_take
     )
 
 
-def test_a_classmate_that_failed_without_reasoning_is_asked_again_in_the_next_step(made):
-    "and what it has earned by then is kept"
-    asked = []
-
-    def answer(request):
-        if request.prefill:
-            return last_word(request)
-        asked.append(request)
-        return LLMError("server", "not now") if len(asked) == 1 else "4"
-
-    rollout = classmate_method(
-        ClassmateConfig(reward_type="remove_wo_cot"),
-        [Classmate(ScriptedClient(answer, "scripted/fails", limits=Limits(attempts=1)))],
-        made.tokenizer,
-    ).rollout
-    steps = [run_sync(rollout(rows_of(), Script(made.tokenizer)))[1] for _ in range(3)]
-    assert (
-        str([values[:2] for values in steps])
-        == str([[[1.0, math.nan], [1.0, math.nan]], *[[[1.0, 0.0], [1.0, -1.0]]] * 2])
-        and len(asked) == 3
-    )
-
-
-def test_random_shares_are_drawn_anew_in_each_step_and_not_in_evaluation(made):
-    reader = ResponseReader(ClassmateConfig(reward_type="random_truncate"), made.tokenizer)
-    ids = [Script(made.tokenizer).encode("<think>" + "two and " * 40 + "</think>4")] * 4
-    shown = [[s.reasoning for s in reader(rows_of(1), ids, step).shown] for step in (0, 0, 1, None)]
-    assert (
-        shown[0] == shown[1] != shown[2]
-        and len({*shown[0]}) > 1
-        and {*shown[3]} == {"two and " * 40}
-    )
-
-
 def test_shuffled_classmates_read_about_another_question(made):
     client = ScriptedClient(last_word, "scripted/last")
     method = classmate_method(ClassmateConfig(shuffle=True), [Classmate(client)], made.tokenizer)
     done, _ = run_sync(method.rollout(rows_of(), Script(made.tokenizer)))
     assert len(done) == 8 and len(client.requests) == 4
-
-
-def test_classmates_and_the_judge_of_the_answer_wait_side_by_side(made, monkeypatch):
-    events = []
-
-    async def judged(rows, answers):
-        events.append("judge begins")
-        for _ in range(20):
-            await asyncio.sleep(0)
-        events.append("judge ends")
-        return [1.0] * len(answers)
-
-    async def asked(*args):
-        events.append("classmates begin")
-        for _ in range(40):
-            await asyncio.sleep(0)
-        events.append("classmates end")
-        return (
-            [[] for _ in rows_of()],
-            torch.zeros(8, 0, 0),
-            torch.full((8,), math.nan, dtype=torch.float64),
-        )
-
-    rollout = ReasoningRollout(
-        ClassmateConfig(), [], ResponseReader(ClassmateConfig(), made.tokenizer)
-    )
-    monkeypatch.setattr(rollout, "score", judged)
-    monkeypatch.setattr(rollout, "classmate", asked)
-    run_sync(rollout(rows_of(), Script(made.tokenizer)))
-    assert (
-        events.index("classmates begin")
-        < events.index("judge ends")
-        < events.index("classmates end")
-    )
 
 
 def test_own_weights_are_those_of_the_start(made):

@@ -102,9 +102,8 @@ def test_counts_of_the_real_files(prepared):
         "tau_bench": {
             "rows read": 47,
             "replies found": 643,
-            "reply: empty reply": 305,
             "reply: no user message": 171,
-            "reply: no follow-up": 19,
+            "reply: no follow-up": 324,
             "reply: empty follow-up": 5,
             "kept": 143,
         },
