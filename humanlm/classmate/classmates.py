@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['START', 'READER', 'REWARD_TYPES', 'CONDITIONS', 'PLACEMENTS', 'ESTIMATORS', 'MAIN_MODES', 'ReasoningView',
-           'ClassmateAnswers', 'Classmate', 'ask_classmates', 'classmate_counts', 'read_mapping', 'ClassmateConfig',
-           'AnswerRewardConfig', 'shuffled']
+           'ClassmateAnswers', 'Classmate', 'ask_classmates', 'read_mapping', 'ClassmateConfig', 'AnswerRewardConfig',
+           'shuffled']
 
 # %% ../../nbs/classmate/05_classmates.ipynb #imports
 import random
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -126,19 +126,6 @@ async def ask_classmates(
     flat = await in_turn(one, [(view, mate) for view in shown for mate in classmates], 64)
     m = len(classmates)
     return [flat[m * i : m * (i + 1)] for i in range(len(shown))]
-
-
-def classmate_counts(
-    answers: Sequence[Sequence[ClassmateAnswers]],
-) -> dict[str, float]:  # shares of all that were asked for
-    "Count how asking went, for the log"
-    flat = [one for row in answers for one in row]
-    texts = [text for one in flat if one.status == "answered" for text in one.texts]
-    counts = Counter(one.status for one in flat)
-    return {
-        f"classmate/{status}": counts[status] / max(1, len(flat))
-        for status in ("answered", "skipped", "failed")
-    } | {"classmate/no answer": texts.count(None) / max(1, len(texts))}
 
 # %% ../../nbs/classmate/05_classmates.ipynb #published-names
 START = "initial"  # the policy's own weights at the start of its stage

@@ -397,7 +397,7 @@ class _ClassmateRecipe(Recipe):
     def teaches(self, s: Settings) -> bool:
         return READER in s.classmate.models or _start_of(s) == "cold-start"
 
-    def load(self, s: Settings, **given: Any) -> _ReasoningWork:
+    def load(self, s: Settings, **more: Any) -> _ReasoningWork:
         "Read or make questions"
         tasks = load_tasks(s)
         ledgers = {name: Ledger(budget=getattr(s, name).budget) for name in ("classmate", "judge")}

@@ -20,7 +20,6 @@ from humanlm.classmate.programs import (
     PROCESSES,
     SECONDS,
     Sandbox,
-    keeper_command,
     read_tests,
 )
 from ..core.basics import DataError
@@ -100,8 +99,7 @@ def sandbox_command(argv: Sequence[str]) -> int:  # exit code
     key = service_key(c.host, "sandbox.host", "HUMANLM_SANDBOX_KEY")
     lines = (
         f"address     http://{c.host}:{c.port} ({'with' if key else 'without'} a key)\n"
-        f"programs    {c.workers} at once, {PROCESSES} processes of {MEMORY} MB\n"
-        f"contained   by {' '.join(keeper_command()[:-2])} python"
+        f"programs    {c.workers} at once, {PROCESSES} processes of {MEMORY} MB"
     )
     if s.dry_run:
         return print(lines) or 0

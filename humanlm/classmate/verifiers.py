@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['MAX_ANSWER', 'MATH_SECONDS', 'MATH_CHARACTERS', 'MATH_BYTES', 'BEHAVIOURS', 'Scorer', 'MAX_JUDGED', 'NO_ANSWER',
-           'Verifier', 'VERIFIERS', 'AnswerVerdict', 'boxed', 'code_verifier', 'Behaviour', 'Case', 'Rater',
-           'RewardModel', 'make_verifier']
+           'Verifier', 'VERIFIERS', 'AnswerVerdict', 'boxed', 'Behaviour', 'Case', 'Rater', 'RewardModel',
+           'make_verifier']
 
 # %% ../../nbs/classmate/06_verifiers.ipynb #imports
 import asyncio
@@ -328,7 +328,7 @@ def _find_program(answer: str) -> str:  # empty: there is none
     return max(reversed(blocks), key=lambda ranked: ranked[0])[1]
 
 
-def code_verifier(sandbox: Sandbox | SandboxClient) -> Callable[[str, str], AnswerVerdict]:
+def _code_verifier(sandbox: Sandbox | SandboxClient) -> Callable[[str, str], AnswerVerdict]:
     "Make a verifier of programs: the share of the tests that pass"
 
     def verify(answer: str, gold: str) -> AnswerVerdict:
@@ -357,7 +357,7 @@ def _usual_sandbox() -> Sandbox | SandboxClient:
 
 def _verify_code(answer: str, gold: str) -> AnswerVerdict:
     "The share of the gold tests that the program in an answer passes"
-    return code_verifier(_usual_sandbox())(answer, gold)
+    return _code_verifier(_usual_sandbox())(answer, gold)
 
 # %% ../../nbs/classmate/06_verifiers.ipynb #read_rating
 _MARK = r"rating[^\w\n]{0,9}?:[^\w\n]{0,9}?(-?\d{1,3}(?:\.\d{1,9})?)(?:[ \t]{0,9}(?:/|out of) ?10)?"
@@ -469,8 +469,8 @@ class Rater:
         question, text = (
             quoted(without_middle(part or "", MAX_JUDGED)) for part in (case.question, case.answer)
         )
-        asked = f"{self.of.title()}:\n{question}\n\n{self.what.title()}:\n{text}"
-        return chat(asked, self.rules, temperature=0.0, max_tokens=1024, caller=self.caller)
+        pair = f"{self.of.title()}:\n{question}\n\n{self.what.title()}:\n{text}"
+        return chat(pair, self.rules, temperature=0.0, max_tokens=1024, caller=self.caller)
 
     async def rate(self, case: Case) -> AnswerVerdict:
         "Rate one case; a failure is a verdict without a value"
@@ -508,11 +508,16 @@ class RewardModel:
         from transformers import pipeline
 
         require("reward model", (model.config.num_labels == 1, "must have one label"))
-        self.tokenizer, options = tokenizer, {"function_to_apply": "none", "batch_size": 8}
+        self.tokenizer: Any = tokenizer
         model.config.pad_token_id = tokenizer.pad_token_id  # by which it finds the last token
-        task: Any = "text-classification"
-        self.classify = pipeline(
-            task, model=model, tokenizer=tokenizer, device=model.device, **options
+        make: Any = pipeline
+        self.classify = make(
+            "text-classification",
+            model=model,
+            tokenizer=tokenizer,
+            device=model.device,
+            function_to_apply="none",
+            batch_size=8,
         )
 
     @classmethod
@@ -538,7 +543,8 @@ class RewardModel:
         lengths = {i: len(self.tokenizer(text, **plain)["input_ids"]) for i, text in texts.items()}
         places = [i for i in texts if lengths[i] <= self.most]
         scores = [math.nan] * len(cases)
-        for i, label in zip(places, self.classify([texts[i] for i in places], **plain)):
+        labels = self.classify([texts[i] for i in places], **plain) if places else []
+        for i, label in zip(places, labels):
             scores[i] = label["score"]
         return scores
 

@@ -63,7 +63,7 @@ def prepare_folder(
             write_jsonl(new / f"{part}.jsonl", rows)
             if not counts[part].counts["kept"]:
                 raise DataError(f"No row can be used for {part}.\n{_counts_table(counts)}")
-        record = about | {"parts": {part: one.to_dict() for part, one in counts.items()}}
+        record = {**about, "parts": {part: one.to_dict() for part, one in counts.items()}}
         atomic_write(new / "prepare.json", to_json(record, indent=1) + "\n")
     return _counts_table(counts)
 
@@ -77,10 +77,10 @@ def prepare(
     parts: Callable[[Any, Any], Iterator[Part]],  # (kind, settings) → what is written
 ) -> int:  # exit code
     "Run a command that prepares one of several kinds of sets"
-    known = f"the kind: {', '.join(kinds)}"
-    s = parse({"prepare": config}, argv, about, known, runs=False)
+    choice = f"the kind: {', '.join(kinds)}"
+    s = parse({"prepare": config}, argv, about, choice, runs=False)
     if len(s.inputs) != 1:
-        raise ConfigError(f"Name {known}.")
+        raise ConfigError(f"Name {choice}.")
     name = check_name(s.inputs[0], kinds, "kind", ConfigError)
     out = Path(s.prepare.out or f"prepared/{name}")
     read = sources(kinds[name], s.prepare)

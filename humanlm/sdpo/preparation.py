@@ -127,8 +127,11 @@ def _interactions_of(
         if reason:
             counts.add(f"reply: {reason}", shorten(reply), id)
             continue
-        written, said = AssistantReply(reply.strip(), model=model), Followup(after[0].strip())
-        yield Interaction(id, tuple(history), written, said, conversation, turn=i, **facts)
+        completion, followup = (
+            AssistantReply(reply.strip(), model=model),
+            Followup(after[0].strip()),
+        )
+        yield Interaction(id, tuple(history), completion, followup, conversation, turn=i, **facts)
 
 # %% ../../nbs/sdpo/02_preparation.ipynb #logs
 def _named(values: Mapping, *names: str) -> str:

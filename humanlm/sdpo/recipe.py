@@ -250,11 +250,11 @@ def replies_of(
 
     def make():
         s, tokenizer = run.settings, run.load(name)[1]
-        asked = rows or [_prompt_row(m, tokenizer, s) for m in run.work.test]
-        return [{"text": completion.text} for completion in run.answers(name, asked)]
+        prompts = rows or [_prompt_row(m, tokenizer, s) for m in run.work.test]
+        return [{"text": completion.text} for completion in run.answers(name, prompts)]
 
-    kept = run.kept(f"replies/{file or name}.jsonl", make, write_jsonl, read_jsonl)
-    return [row["text"] for row in kept]
+    replies = run.kept(f"replies/{file or name}.jsonl", make, write_jsonl, read_jsonl)
+    return [row["text"] for row in replies]
 
 
 def measured_replies(run: Any, texts: Sequence[str], tastes: Sequence[str]) -> list[Measurement]:

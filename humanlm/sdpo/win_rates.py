@@ -191,9 +191,9 @@ class _Comparison:
         if self.judge == "rule":
             return [*self.rules]
         preference = self.settings.preference
-        kept = replace(preference, cache=preference.cache or str(self.folder / "answers"))
-        asked = [kept.make_judge(self.judge, taste, ledger) for taste in self.tastes]
-        return [*asked, *self.rules]
+        cached = replace(preference, cache=preference.cache or str(self.folder / "answers"))
+        models = [cached.make_judge(self.judge, taste, ledger) for taste in self.tastes]
+        return [*models, *self.rules]
 
 # %% ../../nbs/sdpo/55_win_rates.ipynb #run_comparison
 def _surer(row: Result, units: int) -> Result:  # units: pairs or clusters of them

@@ -15,20 +15,20 @@ import pytest
 
 from humanlm.classmate import cell
 from humanlm.classmate.programs import (
-    MAX_SAID,
+    MAX_CLAIMS,
     REFUSED,
-    ProgramScore,
     Sandbox,
     SandboxClient,
     SandboxError,
     _answered,
     _imported,
+    _keeper_command,
+    _ProgramScore,
     _read_test,
     _same_output,
-    keeper_command,
 )
 from humanlm.classmate.service import _make_sandbox_app, sandbox_command
-from humanlm.classmate.verifiers import _find_program, code_verifier
+from humanlm.classmate.verifiers import _code_verifier, _find_program
 from humanlm.core.basics import ConfigError, DataError
 from humanlm.core.commands import main
 from humanlm.core.web import serving_app
@@ -73,7 +73,7 @@ def test_a_right_a_wrong_and_an_endless_test(box):
 
 
 def test_modules_of_the_published_list_are_refused_and_words_about_them_are_not():
-    found = ProgramScore([0], [-1.0])
+    found = _ProgramScore([0], [-1.0])
     for program in (
         "import os",
         "import sys, os.path as p",
@@ -240,7 +240,7 @@ def test_output_without_end_is_cut(box, program):
     assert run.code not in (0, None), "the limit of a file must end it, not the time"
     assert (
         len(run.output) <= 4 * 2**20
-        and len(run.said) <= MAX_SAID + 1
+        and len(run.claims) <= MAX_CLAIMS + 1
         and time.perf_counter() - begin < 8
     )
 
@@ -522,7 +522,7 @@ def test_what_is_expected_never_enters_the_process(box):
         b"[" * 50_000,
         b'{"word": "w", "claims": [[0, ' + b'["list", [' * 5000,
         b"9" * 6000,
-        b"x" * (MAX_SAID + 1),
+        b"x" * (MAX_CLAIMS + 1),
     ],
 )
 def test_hostile_claims_are_no_pass_and_no_error(told):
@@ -573,7 +573,7 @@ def test_where_namespaces_are_refused_nothing_runs(monkeypatch, tmp_path):
         Sandbox()
     monkeypatch.setattr("humanlm.classmate.programs.platform.machine", lambda: "riscv64")
     with pytest.raises(ConfigError, match="riscv64"):
-        keeper_command()
+        _keeper_command()
 
 
 def test_the_key_is_required_elsewhere(monkeypatch):
@@ -591,7 +591,7 @@ class Scripted:
     def score(self, program, tests, seconds=None):
         if program == "fail":
             raise SandboxError("it is down")
-        return ProgramScore([1] * len(tests), [seconds] * len(tests))
+        return _ProgramScore([1] * len(tests), [seconds] * len(tests))
 
 
 def post(url, body, **headers):
@@ -688,19 +688,19 @@ def test_the_reward_is_the_share_of_tests_and_nan_where_nothing_is_known(box):
         f"First:\n```\nbad(\n```\nBetter:\n```python\n{MORE}\n```\nDone.",
         json.dumps(["assert more(1) == 2", "assert more(2) == 3", "assert more(1) == 1"]),
     )
-    assert code_verifier(box)(answer, gold).value == pytest.approx(2 / 3)
-    assert code_verifier(box)("no program", gold) == (0.0, "", "")
+    assert _code_verifier(box)(answer, gold).value == pytest.approx(2 / 3)
+    assert _code_verifier(box)("no program", gold) == (0.0, "", "")
     assert (
-        code_verifier(box)(
+        _code_verifier(box)(
             "```\nprint(int(input()) * 2)\n```", json.dumps([{"input": "2", "output": "4"}])
         ).value
         == 1
     )
     for verify, broken in (
-        (code_verifier(Scripted()), "[]"),
-        (code_verifier(Scripted()), "no"),
-        (code_verifier(box), '["assert ("]'),
-        (code_verifier(SandboxClient("http://127.0.0.1:9")), gold),
+        (_code_verifier(Scripted()), "[]"),
+        (_code_verifier(Scripted()), "no"),
+        (_code_verifier(box), '["assert ("]'),
+        (_code_verifier(SandboxClient("http://127.0.0.1:9")), gold),
     ):
         verdict = verify(answer, broken)
         assert math.isnan(verdict.value) and verdict.why
