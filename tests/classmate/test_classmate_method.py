@@ -16,7 +16,7 @@ from humanlm.classmate.method import (
     make_classmates,
 )
 from humanlm.clients.client import ScriptedClient
-from humanlm.core.basics import ConfigError, run_sync
+from humanlm.core.basics import run_sync
 from humanlm.core.trajectory import Trajectory
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
@@ -153,15 +153,6 @@ def test_a_step_scores_answers_and_reasoning(made):
     ] and "skipped" not in done[0].turns[1].text
 
 
-def test_nobody_is_asked_where_no_classmate_counts(made):
-    client = ScriptedClient(last_word, "scripted/last")
-    method = classmate_method(
-        ClassmateConfig(use_classmate_condition="no_classmate"), [Classmate(client)], made.tokenizer
-    )
-    _, values = run_sync(method.rollout(rows_of(), Script(made.tokenizer)))
-    assert not client.requests and all(math.isnan(mate) for _, mate in values)
-
-
 def test_what_is_earned_without_reasoning_is_asked_once_for_each_prompt_and_taken_off(made):
     client = ScriptedClient(
         lambda request: "4" if not request.prefill else last_word(request), "scripted/knows"
@@ -226,17 +217,6 @@ def test_what_a_weaker_judge_sees_is_taken_off_and_where_it_fails_nothing_is_kno
     )
     found = scored_by(config, judge=rated(10, 10), weak=rated(1, "none"))
     assert found[0] == 10.0 and math.isnan(found[1])
-
-
-def test_rows_are_scored_each_by_its_own_verifier():
-    rows = [rows_of(1)[0] | {"verifier": name} for name in ("gsm8k", "word_count", "sycophancy")]
-    assert run_sync(
-        AnswerScorer(AnswerRewardConfig("scripted/judge"), {"judge": rated(6)})(
-            rows, ["it is 4"] * 3
-        )
-    ) == [1.0, 3.0, 6.0]
-    with pytest.raises(ConfigError, match="needs a chat model"):
-        run_sync(AnswerScorer()(rows, ["it is 4"] * 3))
 
 
 def test_an_unfinished_response_is_wrong_by_rule_and_unknown_to_a_judge(made):

@@ -89,24 +89,6 @@ def test_a_run_measures_answers_classmates_and_controls(trained):
     assert sum("reasoning/whole" in line and "classmate/answered" in line for line in lines) == 2
 
 
-def test_the_policy_is_its_own_classmate(tmp_path):
-    assert (
-        train(
-            tmp_path,
-            **{
-                "classmate.models": "[initial, reader]",
-                "tasks.train": "toy/hint",
-            },
-        )
-        == 0
-    )
-    metrics = {
-        row["metric"]
-        for row in json.loads((tmp_path / "tiny" / "results.json").read_text())["rows"]
-    }
-    assert {"classmate initial", "classmate reader"} <= metrics, "several are told apart"
-
-
 @pytest.mark.parametrize("kind", TOYS)
 def test_made_up_questions_are_answered_as_they_say_and_no_part_shares_one(kind):
     parts = [toy_tasks(kind, 100, seed) for seed in (2, 3, 4)]
@@ -295,22 +277,6 @@ def test_preparing_counts_what_is_left_out_and_writes_all_or_nothing(tmp_path, c
         != 0
         and not (tmp_path / "none").exists()
     )
-
-
-def test_a_question_stays_in_its_part_when_others_come(tmp_path):
-    rows = [{"question": f"{i} + 1?", "answer": f"#### {i + 1}"} for i in range(80)]
-
-    def parts(some):
-        return {
-            part: {row["id"] for row in found}
-            for part, _, found in _parts(
-                TASK_KINDS["gsm8k"],
-                _PrepareTasks(str(written(tmp_path / "a.jsonl", some)), test_share=0.3),
-            )
-        }
-
-    few, all_of_them = parts(rows[:40]), parts(rows)
-    assert few["train"] <= all_of_them["train"] and few["test"] <= all_of_them["test"]
 
 
 @pytest.mark.parametrize(

@@ -134,15 +134,6 @@ def test_a_reward_model_scores_a_row_alike_in_any_batch(parts):
     assert together == pytest.approx(alone, abs=1e-5, nan_ok=True)
 
 
-def test_a_conversation_that_is_too_long_has_no_score(parts):
-    model = RewardModel(*parts)
-    model.most = 40
-    found = run_sync(make_verifier("general_reward", model)(CASES))
-    assert (
-        math.isfinite(found[0].value) and math.isnan(found[1].value) and "40 tokens" in found[1].why
-    )
-
-
 def test_an_answer_cannot_write_turns_for_a_reward_model(parts):
     model = RewardModel(*parts)
 

@@ -12,7 +12,6 @@ from humanlm.classmate.reasoning import (
     shown_part,
     text_span,
 )
-from humanlm.models.config import train_tokenizer
 
 SPEC = ["<think>", " a", " b", " c", " d", "</think>", " out", " put", "a", "b", "c"]
 
@@ -93,24 +92,3 @@ def test_tokens_and_letters_agree_however_marks_are_cut():
         ) == (wanted.opened, wanted.closed), (own, span, wanted)
         said = [t for t in range(len(own)) if starts[t + 1] > wanted.output]
         assert list(range(span.output, len(own))) == said
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "推理：一加一等于二。所以答案是二。",
-        "рассуждение и ответ",
-        "🙂🙃",
-        "\u202eback",
-        "a<b>&</b>",
-    ],
-)
-def test_other_languages_and_scripts_are_found_and_shown(text):
-    tokenizer = train_tokenizer(["<think>one</think>two"], 400)
-    ids = tokenizer.encode(f"<think>{text}</think>{text}", add_special_tokens=False)
-    span = ReasoningReader(tokenizer)(ids)
-    assert (
-        tokenizer.decode(ids[span.start : span.stop])
-        == text
-        == tokenizer.decode(ids[span.output :])
-    )

@@ -2,7 +2,6 @@
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -125,20 +124,6 @@ def test_signals_are_those_of_plain_torch(loaded, study):
 def scored(case, **signals):
     tokens = [f"t{i}" for i in range(len(next(iter(signals.values()))))]
     return _ScoredReply(case, "", tokens, signals)
-
-
-def test_replies_to_one_case_are_one_cluster():
-    rows = [scored(replace(CASES[0], id=f"c{i}"), related=[float(i)]) for i in range(4)]
-    drawn = [
-        row._replace(case=replace(row.case, cluster=cluster)) for row, cluster in zip(rows, "xxyy")
-    ]
-    wide, narrow = (
-        next(r for r in _signal_results(some).rows if (r.model, r.metric) == ("related", "mean A"))
-        for some in (drawn, rows)
-    )
-    assert (wide.low, wide.high) == (0.5, 2.5) and narrow.mean == wide.mean == 1.5, (
-        "copies of one case are drawn together"
-    )
 
 
 # ---- pictures and pages

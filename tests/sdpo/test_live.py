@@ -70,16 +70,6 @@ def test_the_message_after_an_answer_teaches_and_not_the_one_before(chat, new_ch
     assert same(weights(first), after(SAID[1])) and not same(weights(first), after(SAID[0]))
 
 
-def test_the_update_comes_before_the_next_answer(chat, new_chat):
-    chat.say(SAID[0])
-    chat.say(SAID[1])
-    late = new_chat()
-    late.say(SAID[0])
-    late.pending = None  # nothing to learn from
-    late.say(SAID[1])
-    assert late.pending.completion.logprobs != chat.pending.completion.logprobs
-
-
 def test_what_teaches_nothing_changes_nothing_and_says_why(chat):
     chat.say(SAID[0])
     before = weights(chat)

@@ -442,22 +442,6 @@ def test_what_teaches_nothing_moves_nothing_and_is_counted(made, tmp_path, reaso
     assert t.state.log_history[0][f"skipped/{reason}"] == 0.25
 
 
-def test_equal_contexts_push_nothing_and_a_constant_contrast_takes_a_constant_out(made, tmp_path):
-    asked = [(m, r, e, "") for m, r, e, _ in CASES["sampled"].asked[:4]]
-    for form in ({}, {"form": "topk", "topk": 12}):
-        config = SDPO(contrast="empty", score_empty=True, **form)
-        watch = train(made, Case(config, steps=1, asked=asked), tmp_path)[2]
-        assert flat(watch.gradients[0]).norm() < 1e-5
-    assert (
-        flat(
-            train(made, Case(SDPO(score_empty=True), steps=1, asked=asked), tmp_path)[2].gradients[
-                0
-            ]
-        ).norm()
-        > 1e-2
-    )
-
-
 # ---- teachers
 
 

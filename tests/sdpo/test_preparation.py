@@ -286,16 +286,3 @@ def test_a_wrong_line_says_what_is_right(line, said, tmp_path, capsys, monkeypat
     monkeypatch.chdir(tmp_path)
     assert main(["data", "followups", *line]) == 2
     assert said in capsys.readouterr().err and not list(tmp_path.glob("prepared/*"))
-
-
-@pytest.mark.parametrize("kind", ["tldr"])
-def test_a_set_that_cannot_be_had_is_one_sentence(kind, tmp_path, capsys):
-    assert (
-        main(["data", "followups", kind, "--prepare.out", str(tmp_path / "made")]) == 2
-    )  # conftest: no hub
-    said = capsys.readouterr().err
-    assert (
-        said.startswith(f"error: Cannot read {KINDS[kind].hub} from the hub")
-        and said.count("\n") == 1
-        and not (tmp_path / "made").exists()
-    )

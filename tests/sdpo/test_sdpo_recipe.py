@@ -13,7 +13,7 @@ import warm
 import yaml
 from safetensors.torch import load_file
 
-from humanlm.core.basics import HumanLMError, read_jsonl, write_jsonl
+from humanlm.core.basics import read_jsonl, write_jsonl
 from humanlm.core.trajectory import load_trajectories
 from humanlm.evaluation.measured import load_measured, load_results
 from humanlm.sdpo.hindsight import AssistantReply, Followup, Interaction
@@ -203,13 +203,6 @@ class Failing:
         ]
 
 
-class Silent:
-    name = "silent"
-
-    async def __call__(self, exchanges):
-        return [Reaction(None, "the line is dead") for _ in exchanges]
-
-
 def test_a_user_who_fails_in_the_middle_of_a_step_moves_nothing_and_is_counted(tmp_path):
     run = fit(
         settings(
@@ -225,22 +218,6 @@ def test_a_user_who_fails_in_the_middle_of_a_step_moves_nothing_and_is_counted(t
     first = load_trajectories(sorted((run / "trajectories" / "online").glob("*.parquet"))[0])
     failed = [t for t in first if "user: no answer" in t.errors]
     assert failed and all(not any(t.advantage) for t in failed), "a failed follow-up has no push"
-
-
-def test_a_user_who_never_answers_ends_the_run_with_the_reason(tmp_path):
-    with pytest.raises(
-        HumanLMError,
-        match="silent reacted to none of 4 replies; the first reason: the line is dead",
-    ):
-        fit(
-            settings(
-                tmp_path,
-                user={"tastes": [], "steps_each": 0},
-                preference={"tastes": ["short"]},
-                trainer={"max_steps": 2},
-            ),
-            user=Silent(),
-        )
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from humanlm.core.basics import ConfigError, run_sync
 from humanlm.models.settings import estimate
 from humanlm.sdpo.styles import STYLES, TASTES
 from humanlm.sdpo.users import (
-    MAX_FOLLOWUP,
     Exchange,
     Reaction,
     UserConfig,
@@ -146,19 +145,6 @@ def test_a_failed_call_moves_nothing_and_only_what_would_go_on_failing_ends_the_
             and kind in found[1].error
             and found[1].tokens == 0
         )
-
-
-@pytest.mark.parametrize(
-    "said, kept",
-    [
-        ("x" * 100_000, "x" * MAX_FOLLOWUP),
-        ("<think>He'd hate it.</think>\nToo long.", "Too long."),
-        ("<|im_end|> {reply} <response>", "<|im_end|> {reply} <response>"),
-    ],
-)
-def test_answers_are_text_of_bounded_length_and_an_empty_one_stays_empty(said, kept):
-    [reaction] = run_sync(_ChatUser("poetic", ScriptedClient(lambda request: said))([EIGHT]))
-    assert (reaction.text, reaction.error) == (kept, "") and reaction.tokens > 100
 
 
 @pytest.mark.parametrize(
