@@ -36,8 +36,8 @@ from common import ROOT, Clock, in_turns, median_ratio, ratio
 
 from humanlm.classmate.classmates import AnswerRewardConfig, Classmate, ClassmateConfig
 from humanlm.classmate.method import AnswerScorer, ReasoningRollout, ResponseReader
-from humanlm.classmate.programs import Sandbox, SandboxConfig
-from humanlm.classmate.reasoning import MARKS, ReasoningReader, text_span, token_pieces
+from humanlm.classmate.programs import Sandbox
+from humanlm.classmate.reasoning import END_MARK, START_MARK, ReasoningReader, text_span
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.limits import Limits
 from humanlm.core.basics import run_sync
@@ -70,7 +70,7 @@ def sandbox_rate(args):
     "Ours and the peers, in turn"
     for workers in sorted({1, args.workers}):
         with (
-            Sandbox(SandboxConfig(workers=workers)) as sandbox,
+            Sandbox(workers) as sandbox,
             ThreadPoolExecutor(workers) as pool,
         ):
             sandboxed(sandbox, 2), bare(pool, 2)
@@ -100,26 +100,28 @@ def sandbox_rate(args):
 # ---- reading
 
 
+MARKS = (START_MARK, END_MARK)
+
+
 def project_text():
     "The words of this project, as something that was written and not drawn"
     files = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("humanlm/**/*.py")])
-    marks = [mark for pair in MARKS.values() for mark in pair]
     return [
         line
         for file in files
         for line in file.read_text("utf-8").splitlines(True)
-        if not any(mark in line for mark in marks) and line.isascii()
+        if not any(mark in line for mark in MARKS) and line.isascii()
     ]
 
 
-def long_rows(tokenizer, marks, text, rows, tokens, seed=1):
+def long_rows(tokenizer, text, rows, tokens, seed=1):
     "Make rows [rows, tokens] with marks around reasoning; one in ten has no closing mark"
     rng = random.Random(seed)
     stream = np.array(tokenizer.encode("".join(text), add_special_tokens=False))
     ids = np.stack(
         [stream[(at := rng.randrange(len(stream) - tokens)) : at + tokens] for _ in range(rows)]
     )
-    start, end = (tokenizer.encode(mark, add_special_tokens=False) for mark in marks)
+    start, end = (tokenizer.encode(mark, add_special_tokens=False) for mark in MARKS)
     for row in ids:
         row[: len(start)] = start
         if rng.random() < 0.9:
@@ -127,15 +129,15 @@ def long_rows(tokenizer, marks, text, rows, tokens, seed=1):
     return ids.tolist()
 
 
-def only_marks(tokenizer, marks, rows, tokens):
-    unit = tokenizer.encode(marks.end, add_special_tokens=False)
+def only_marks(tokenizer, rows, tokens):
+    unit = tokenizer.encode(END_MARK, add_special_tokens=False)
     return [(unit * (tokens // len(unit) + 1))[:tokens]] * rows
 
 
-def by_text(tokenizer, marks, ids):
+def by_text(tokenizer, ids):
     "The peer: decode every row, look for the marks"
     texts = tokenizer.batch_decode(ids, clean_up_tokenization_spaces=False)
-    return texts, [text_span(text, marks) for text in texts]
+    return texts, [text_span(text) for text in texts]
 
 
 def agreement(tokenizer, pieces, ids, spans, texts, found):
@@ -169,51 +171,47 @@ def cpu_ms(work):
 def reading(args):
     "Ours and the peer, in turn"
     text = project_text()
-    tokenizer = train_tokenizer(text, 16384, MARKS["think"], "chatml")
-    pieces = token_pieces(tokenizer)
+    tokenizer = train_tokenizer(text, 16384, MARKS, "chatml")
+    reader = ReasoningReader(tokenizer)
+    pieces = reader.pieces
     print(
         f"{args.rows:,} x {args.tokens:,} tokens, vocabulary of "
         f"{len(pieces):,}\n{'':<24} {'ours ms':>9} {'decode ms':>10} {'ratio':>7} "
         f"{'agree':>6}"
     )
-    for name, marks in (
-        ("think, a token each", MARKS["think"]),
-        ("headings, several", MARKS["headings"]),
+    for kind, ids in (
+        ("marks around reasoning", long_rows(tokenizer, text, args.rows, args.tokens)),
+        (
+            f"  only marks, {args.rows // 8} rows",
+            only_marks(tokenizer, args.rows // 8, args.tokens),
+        ),
     ):
-        reader = ReasoningReader(pieces, marks)
-        for kind, ids in (
-            (name, long_rows(tokenizer, marks, text, args.rows, args.tokens)),
-            (
-                f"  only marks, {args.rows // 8} rows",
-                only_marks(tokenizer, marks, args.rows // 8, args.tokens),
-            ),
-        ):
-            agree = agreement(
-                tokenizer,
-                pieces,
-                ids[:64],
-                [*map(reader, ids[:64])],
-                *by_text(tokenizer, marks, ids[:64]),
-            )
-            found = in_turns(
-                {
-                    "ours": lambda: cpu_ms(lambda: [*map(reader, ids)]),
-                    "peer": lambda: cpu_ms(lambda: by_text(tokenizer, marks, ids)),
-                },
-                args.rounds,
-            )
-            print(
-                f"{kind:<24} {statistics.median(found['ours']):>9.1f} "
-                f"{statistics.median(found['peer']):>10.0f} "
-                f"{median_ratio(found['ours'], found['peer']):>7.4f} {agree:>6.2f}",
-                flush=True,
-            )
-            ratio(
-                f"finding reasoning: {kind.strip()}",
-                median_ratio(found["ours"], found["peer"]),
-                "CPU time of decoding every row",
-                "<= 0.5",
-            )
+        agree = agreement(
+            tokenizer,
+            pieces,
+            ids[:64],
+            [*map(reader, ids[:64])],
+            *by_text(tokenizer, ids[:64]),
+        )
+        found = in_turns(
+            {
+                "ours": lambda: cpu_ms(lambda: [*map(reader, ids)]),
+                "peer": lambda: cpu_ms(lambda: by_text(tokenizer, ids)),
+            },
+            args.rounds,
+        )
+        print(
+            f"{kind:<24} {statistics.median(found['ours']):>9.1f} "
+            f"{statistics.median(found['peer']):>10.0f} "
+            f"{median_ratio(found['ours'], found['peer']):>7.4f} {agree:>6.2f}",
+            flush=True,
+        )
+        ratio(
+            f"finding reasoning: {kind.strip()}",
+            median_ratio(found["ours"], found["peer"]),
+            "CPU time of decoding every row",
+            "<= 0.5",
+        )
 
 
 # ---- overlap

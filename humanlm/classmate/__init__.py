@@ -10,8 +10,8 @@ from ..core.plugins import lazy_names
 if TYPE_CHECKING:
     from .classmates import Classmate, ReasoningView, ask_classmates
     from .method import classmate_method
-    from .monitoring import BlindMonitor, InformedMonitor, monitorability
-    from .programs import ProgramScore, Sandbox, SandboxClient, SandboxConfig
+    from .monitoring import monitorability
+    from .programs import Sandbox, SandboxClient
     from .rewards import classmate_advantages
     from .tasks import read_tasks
     from .verifiers import Case, make_verifier
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = lazy_names(__name__, {
     "classmates": ["Classmate", "ReasoningView", "ask_classmates"],
     "method": ["classmate_method"],
-    "monitoring": ["BlindMonitor", "InformedMonitor", "monitorability"],
-    "programs": ["ProgramScore", "Sandbox", "SandboxClient", "SandboxConfig"],
+    "monitoring": ["monitorability"],
+    "programs": ["Sandbox", "SandboxClient"],
     "rewards": ["classmate_advantages"],
     "tasks": ["read_tasks"],
     "verifiers": ["Case", "make_verifier"],

@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['START', 'READER', 'REWARD_TYPES', 'CONDITIONS', 'PLACEMENTS', 'ESTIMATORS', 'MAIN_MODES', 'ReasoningView',
-           'ClassmateAnswers', 'Classmate', 'ask_classmates', 'classmate_counts', 'read_mapping', 'ClassmateConfig',
-           'AnswerRewardConfig', 'shuffled']
+           'ClassmateAnswers', 'Classmate', 'ask_classmates', 'read_mapping', 'ClassmateConfig', 'AnswerRewardConfig',
+           'shuffled']
 
 # %% ../../nbs/classmate/05_classmates.ipynb #imports
 import random
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,13 +18,13 @@ from zlib import crc32
 
 import msgspec
 
-from .reasoning import MARKS, Marks, shown_part, text_span
+from .reasoning import END_MARK, START_MARK, shown_part, text_span
 from ..clients.client import ChatClient
 from ..clients.limits import in_turn
 from ..clients.names import client, providers
 from ..clients.protocol import ChatRequest, LLMError
 from ..clients.reader import break_markers, quoted
-from ..core.basics import ConfigError, DataError, near_miss, shorten
+from ..core.basics import ConfigError, DataError, check_name, near_miss, shorten
 from ..core.web import server_url
 from ..models.settings import ClientConfig
 
@@ -63,12 +63,11 @@ class Classmate:
         self,
         client: ChatClient,
         samples: int = 1,  # answers to each reasoning
-        marks: Marks = MARKS["think"],  # of its own reasoning
         seed: int = 0,  # of the run
         name: str = "",  # empty: the client's
         **settings: Any,  # further fields of `ChatRequest`: temperature, max_tokens
     ):
-        self.client, self.samples, self.marks, self.seed = client, samples, marks, seed
+        self.client, self.samples, self.seed = client, samples, seed
         self.name = name or client.name
         self.settings = {"temperature": 1.0, "max_tokens": 1024, "caller": "classmate"} | settings
 
@@ -77,7 +76,7 @@ class Classmate:
         seed = crc32(f"{self.seed}/{step}/{shown.row}/{shown.copy}/{self.name}".encode())
         messages, prefill = tuple(shown.messages), ""
         if shown.reasoning is not None and getattr(self.client, "takes_prefill", False):
-            prefill = f"{self.marks.start}{break_markers(shown.reasoning)}{self.marks.end}"
+            prefill = f"{START_MARK}{break_markers(shown.reasoning)}{END_MARK}"
         elif shown.reasoning is not None:
             *before, last = messages
             thoughts = _THOUGHTS.format(quoted(shown.reasoning))
@@ -101,7 +100,7 @@ class Classmate:
 
     def answer(self, text: str) -> str | None:
         "Read an answer; None where it is empty, or thinks anew and never ends"
-        span = text_span(text, self.marks)
+        span = text_span(text)
         if span.opened and not span.closed:
             return None
         return (text[span.output :] if span.closed else text).strip() or None
@@ -128,19 +127,6 @@ async def ask_classmates(
     m = len(classmates)
     return [flat[m * i : m * (i + 1)] for i in range(len(shown))]
 
-
-def classmate_counts(
-    answers: Sequence[Sequence[ClassmateAnswers]],
-) -> dict[str, float]:  # shares of all that were asked for
-    "Count how asking went, for the log"
-    flat = [one for row in answers for one in row]
-    texts = [text for one in flat if one.status == "answered" for text in one.texts]
-    counts = Counter(one.status for one in flat)
-    return {
-        f"classmate/{status}": counts[status] / max(1, len(flat))
-        for status in ("answered", "skipped", "failed")
-    } | {"classmate/no answer": texts.count(None) / max(1, len(texts))}
-
 # %% ../../nbs/classmate/05_classmates.ipynb #published-names
 START = "initial"  # the policy's own weights at the start of its stage
 READER = "reader"  # a model of the run that has learned to go on with written reasoning alone
@@ -158,7 +144,7 @@ ESTIMATORS = (
     "grpo_w_classmate",
     "gdpo",
     "gdpo_partial",
-    "dr_grpo",
+    "drgrpo",
     "rloo",
     "remax",
 )
@@ -211,7 +197,7 @@ class ClassmateConfig(ClientConfig):
     "Which tokens feel the classmates' reward: classmate_partial (those that were shown) or all."
     estimator: str = field(default="grpo_w_classmate", kw_only=True)
     """grpo, grpo_main_classmate_separated, grpo_w_classmate, gdpo (as published; also
-    gdpo_partial), dr_grpo (or drgrpo), rloo, remax, or gae (with a critic: engine verl;
+    gdpo_partial), drgrpo, rloo, remax, or gae (with a critic: engine verl;
     gamma and lambda are verl's: verl.overrides [algorithm.gamma=1.0,algorithm.lam=1.0])."""
     scale: bool = field(default=True, kw_only=True)
     "Divide by deviations (`norm_adv_by_std_in_grpo`)."
@@ -223,8 +209,6 @@ class ClassmateConfig(ClientConfig):
     "Reasoning that was never closed: skip (nobody is asked) or show."
     shuffle: bool = field(default=False, kw_only=True)
     "A control: classmates are shown reasoning about another question."
-    marks: str = field(default="think", kw_only=True)
-    "What stands around reasoning: think, headings or coding."
 
     group: ClassVar[str] = "classmate"
     rules: ClassVar[tuple[str, ...]] = (START, READER)
@@ -240,24 +224,18 @@ class ClassmateConfig(ClientConfig):
             "reward_type": REWARD_TYPES,
             "use_classmate_condition": CONDITIONS,
             "placement": PLACEMENTS,
-            "estimator": (*ESTIMATORS, "drgrpo", "gae"),
+            "estimator": (*ESTIMATORS, "gae"),
             "main_mode": MAIN_MODES,
             "unfinished": ("skip", "show"),
-            "marks": [*MARKS],
         }
         for name, names in choices.items():
-            value = getattr(self, name)
-            yield value in names, f"{name} is {shorten(repr(value))}.{near_miss(value, names)}"
+            check_name(getattr(self, name), names, f"classmate.{name}", ConfigError)
         yield (
             self.estimator != "gae" or self.main_mode == "all_tokens",
             "main_mode must be all_tokens with estimator gae, whose critic makes the advantages",
         )
         yield self.temperature >= 0, f"temperature must not be negative, got {self.temperature}"
         shown_part(self.keep, 1)
-
-    @property
-    def advantage(self) -> str:
-        return "dr_grpo" if self.estimator == "drgrpo" else self.estimator
 
     def hosted(self) -> dict[str, str]:  # name → address
         "Read which classmates are hosted where"

@@ -21,12 +21,10 @@ from humanlm.classmate.classmates import (
 )
 from humanlm.classmate.monitoring import (
     MONITORED,
-    BlindMonitor,
-    InformedMonitor,
-    MonitorRow,
-    ask_validity,
+    blind_monitor,
+    informed_monitor,
     monitor_section,
-    weighted,
+    weighted_suspicions,
 )
 from humanlm.classmate.tasks import (
     SEEDS,
@@ -51,13 +49,10 @@ from ..core.config import Settings, SFTConfig
 from ..core.stats import known_mean
 from ..evaluation.figures import Names
 from ..evaluation.measured import Measurement
-from ..evaluation.outcome import Arms, rounded
 from ..evaluation.report import model_said, standard_sections
 from ..hierarchy.prompts import parts_text
-from ..training.experiment import Study, Trial
 from ..training.functions import AssistantModel, ask_row
 from ..training.memory import StagePlan
-from ..training.policies import ModelPolicy
 from ..training.recipe import Recipe, Stage, Work
 from ..training.rollouts import sft_row
 from ..training.run import planned_steps
@@ -223,19 +218,11 @@ def _scorer(run: Any) -> Any:
     return AnswerScorer(judge, judges)
 
 # %% ../../nbs/classmate/51_recipe.ipynb #measured_tasks
-def _measured_tasks(
-    run: Any,
-    name: str,  # of a model
-    part: str = "test",
-    policy: ModelPolicy | None = None,  # None: the model of the run
-) -> list[Measurement]:
+def _measured_tasks(run: Any, name: str) -> list[Measurement]:  # name: of a model
     "Measure a model on held-out questions, and its reasoning by the classmates of the settings"
     from humanlm.classmate.method import ReasoningRollout, ResponseReader
 
-    s, tasks = run.settings, run.work.tasks[part]
-    if policy is None:
-        model, tokenizer = run.load(name)
-        policy = ModelPolicy(model, tokenizer, s.model.max_prompt_tokens)
+    s, tasks, tokenizer = run.settings, run.work.tasks["test"], run.load(name)[1]
     plain = replace(
         s.classmate,
         use_classmate_condition="always",
@@ -243,10 +230,10 @@ def _measured_tasks(
         reward_weight=1.0,
     )
     rows = [_task_row(task, s) for task in tasks]
-    completions = run_sync(policy.generate(rows, s.rollout.eval_sampling(s.run.seed)))
+    completions = run.answers(name, rows)
     first = run.load(_start_of(s))[0] if START in s.classmate.models else None
-    mates = _classmates(run, first, policy.tokenizer)
-    reader = ResponseReader(s.classmate, policy.tokenizer, s.run.seed)
+    mates = _classmates(run, first, tokenizer)
+    reader = ResponseReader(s.classmate, tokenizer, s.run.seed)
     rollout = ReasoningRollout(plain, mates, reader, _scorer(run))
     scores = run_sync(rollout.scored(rows, [c.ids for c in completions], None))
     views = scores.read.shown
@@ -305,16 +292,15 @@ async def _foretold(
         rating = await scorer.by_name([name] * len(cases), cases)
     client = judge.client(judge.monitor, run.work.ledgers["judge"])
     views = zip(tasks, scores.read.shown)
-    rows = [MonitorRow(task.question, view.reasoning or "") for task, view in views]
+    rows = [Case(view.reasoning, question=task.question) for task, view in views]
     foretold, suspected = await asyncio.gather(
-        InformedMonitor(name, client)(rows), BlindMonitor(client)(rows)
+        informed_monitor(name, client)(rows), blind_monitor(client)(rows)
     )
-    fits = await ask_validity(client, suspected, MONITORED[name].about)
     return {
         "rating": rating,
         "foretold": [one.value for one in foretold],
         "monitor error": [abs(a - one.value) for a, one in zip(rating, foretold)],
-        "suspicion": [weighted(one, fit.value) for one, fit in zip(suspected, fits)],
+        "suspicion": await weighted_suspicions(client, suspected, MONITORED[name].about),
     }
 
 # %% ../../nbs/classmate/51_recipe.ipynb #names-of-measures
@@ -374,7 +360,6 @@ class _ClassmateRecipe(Recipe):
         "trainer": {"loss_type": "dr_grpo", "lr_scheduler_type": "constant", "learning_rate": 3e-4},
     }
     methods = ("classmate",)
-    study = "humanlm.classmate.recipe:_ClassmateStudy"
 
     def check(self, s: Settings) -> None:
         "Raise where a classmate cannot be had or paid for"
@@ -412,7 +397,7 @@ class _ClassmateRecipe(Recipe):
     def teaches(self, s: Settings) -> bool:
         return READER in s.classmate.models or _start_of(s) == "cold-start"
 
-    def load(self, s: Settings, **given: Any) -> _ReasoningWork:
+    def load(self, s: Settings, **more: Any) -> _ReasoningWork:
         "Read or make questions"
         tasks = load_tasks(s)
         ledgers = {name: Ledger(budget=getattr(s, name).budget) for name in ("classmate", "judge")}
@@ -437,10 +422,8 @@ class _ClassmateRecipe(Recipe):
         return [*stages, Stage("classmate", _start_of(s), _train_classmate)]
 
     def contract(self, run: Any, name: str, tokenizer: Any) -> dict[str, str]:
-        "Say which marks stand around reasoning, and what a prompt says of thoughts"
-        thinking = False if name == READER else None
-        marks = {"marks": run.settings.classmate.marks, "thinking": thinking}
-        return {"classmate.json": to_json(marks, indent=1)}
+        "Say what a prompt says of thoughts: a reader has met none of its own"
+        return {"classmate.json": to_json({"thinking": False if name == READER else None})}
 
     def evaluate(self, run: Any, name: str) -> list[Measurement]:
         return _measured_tasks(run, name)
@@ -454,8 +437,9 @@ class _ClassmateRecipe(Recipe):
         plans = [StagePlan(k, n, sft.batch, longest, "lessons") for k, n in lessons.items()]
         batch = s.rollout.num_prompts * s.rollout.group_size
         frozen = sum(name in (START, READER) for name in models)
-        plan = StagePlan("classmate", planned_steps(s, None), batch, longest, frozen=frozen)
-        return [*plans, plan]
+        answer = s.classmate.max_tokens * bool(frozen)
+        plan = StagePlan("classmate", planned_steps(s, None), batch, longest)
+        return [*plans, plan._replace(frozen=frozen, answer=answer)]
 
     def plan(self, s: Settings) -> list[str]:
         "Say what a run does"
@@ -485,41 +469,3 @@ class _ClassmateRecipe(Recipe):
 
 
 recipe = _ClassmateRecipe()
-
-# %% ../../nbs/classmate/51_recipe.ipynb #ClassmateStudy
-class _ClassmateStudy(Study):
-    "Classmates and controls from one cold start"
-
-    against = ("cold-start",)
-
-    def models(self, s: Settings) -> list[str]:
-        "Name the models that are compared"
-        aside = (READER, "base") if _start_of(s) == "cold-start" else (READER,)
-        return [name for name in super().models(s) if name not in aside]
-
-    def shared(self, s: Settings) -> dict[str, str]:
-        "Name the models before any reward, with all that they depend on"
-        key = to_json([s.model, s.sft, s.tasks, s.run.seed])
-        names = ["base", READER, "cold-start"] if _start_of(s) == "cold-start" else []
-        return dict.fromkeys(names, key)
-
-    def complete(self, trials: Sequence[Trial], arms: Arms) -> dict[str, Any]:
-        "Add what each seed moved, by itself and beside the variant that pays for answers alone"
-        trained = {t.arm("classmate"): t for t in trials}
-        starts = [(arm, t.arm(_start_of(t.settings))) for arm, t in trained.items()]
-        alone = {
-            t.settings.tasks.train: arm
-            for arm, t in reversed(trained.items())
-            if t.settings.classmate.use_classmate_condition == "no_classmate"
-        }
-        beside = [(arm, alone.get(t.settings.tasks.train, arm)) for arm, t in trained.items()]
-        seeds = list(dict.fromkeys(t.seed for t in trials))
-
-        def moved(pairs):
-            return {
-                metric: rounded(arms.seed_changes(pairs, metric, seeds))
-                for metric in ("answer", "classmate", "shuffled", "true steps")
-            }
-
-        different = [(arm, other) for arm, other in beside if other != arm]
-        return {"by_seed": moved(starts), "over_answers_alone": moved(different)}

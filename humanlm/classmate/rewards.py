@@ -97,7 +97,7 @@ def classmate_advantages(
     both = _compared(main.double(), classmate.double(), groups, estimator, scale, greedy)
     here, elsewhere = (x.to(torch.result_type(main, 1.0)) for x in both)
     here = torch.where(main.isnan(), 0.0, here)
-    if placement == "all" or estimator in ("grpo", "dr_grpo"):
+    if placement == "all" or estimator in ("grpo", "drgrpo"):
         return broadcast(here, mask)
     shown = shown & mask & ~classmate.isnan()[:, None]
     return (
@@ -114,10 +114,10 @@ def _compared(main, classmate, groups, estimator, scale, greedy):
     def compare(rewards):
         if estimator == "rloo":
             return leave_one_out(rewards, groups)
-        return group_advantages(rewards, groups, scale and estimator != "dr_grpo")
+        return group_advantages(rewards, groups, scale and estimator != "drgrpo")
 
     both, m = compare(main + classmate), compare(main)
-    if estimator in ("grpo", "dr_grpo", "grpo_w_classmate", "rloo"):
+    if estimator in ("grpo", "drgrpo", "grpo_w_classmate", "rloo"):
         return torch.where(classmate.isnan(), m, both), m
     added = m + compare(torch.where(main.isnan(), math.nan, classmate))
     if not estimator.startswith("gdpo"):

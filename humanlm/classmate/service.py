@@ -9,6 +9,7 @@ __all__ = ['MAX_BODY', 'ABOUT', 'sandbox_command']
 import asyncio
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
@@ -19,8 +20,6 @@ from humanlm.classmate.programs import (
     PROCESSES,
     SECONDS,
     Sandbox,
-    SandboxConfig,
-    keeper_command,
     read_tests,
 )
 from ..core.basics import DataError
@@ -47,18 +46,6 @@ class _ProgramRequest(msgspec.Struct, forbid_unknown_fields=True):
     tests: Any
     max_execution_time: Annotated[float, msgspec.Meta(gt=0, le=MAX_SECONDS)] = SECONDS
 
-
-def _read_program_request(
-    body: Any,  # JSON
-) -> tuple[str, list[str | dict], float]:  # program, tests, seconds
-    "Check a request; `WebError` or `DataError` says what is wrong"
-    try:
-        request = msgspec.convert(body, _ProgramRequest)
-    except msgspec.ValidationError as e:
-        fields = ", ".join(_ProgramRequest.__struct_fields__)
-        raise WebError(f"{e}. The fields are {fields}.") from e
-    return request.program, read_tests(request.tests), request.max_execution_time
-
 # %% ../../nbs/classmate/03_service.ipynb #make_sandbox_app
 MAX_BODY = 5_000_000  # bytes of a request
 
@@ -75,10 +62,12 @@ def _make_sandbox_app(
     async def score(request):
         check_key(request, key)
         try:
-            parts = _read_program_request(await read_json(request, MAX_BODY))
-            return answer_json((await asyncio.to_thread(sandbox.score, *parts))._asdict())
-        except DataError as e:
-            raise WebError(str(e)) from e
+            wanted = msgspec.convert(await read_json(request, MAX_BODY), _ProgramRequest)
+            parts = wanted.program, read_tests(wanted.tests), wanted.max_execution_time
+        except (msgspec.ValidationError, DataError) as e:
+            fields = ", ".join(_ProgramRequest.__struct_fields__)
+            raise WebError(f"{e}. The fields are {fields}.") from e
+        return answer_json((await asyncio.to_thread(sandbox.score, *parts))._asdict())
 
     routes = {
         "GET /health": health,
@@ -88,24 +77,35 @@ def _make_sandbox_app(
     return web_app(routes, hosts=() if key else LOCAL)
 
 # %% ../../nbs/classmate/03_service.ipynb #sandbox_command
+@dataclass(frozen=True)
+class _SandboxConfig:
+    "How many programs run, and where the service listens"
+
+    host: str = "127.0.0.1"
+    """Address to listen on. Others than this machine's own need a key in HUMANLM_SANDBOX_KEY."""
+    port: int = 8001
+    """Port to listen on. 0: any free one."""
+    workers: int = 2
+    """Programs that run at once."""
+
+
 ABOUT = "Run programs against tests, contained, behind an address."
 
 
 def sandbox_command(argv: Sequence[str]) -> int:  # exit code
     "Serve a sandbox: `humanlm serve sandbox`"
-    s = parse({"sandbox": SandboxConfig}, argv, ABOUT, runs=False)
+    s = parse({"sandbox": _SandboxConfig}, argv, ABOUT, runs=False)
     c = s.sandbox
     key = service_key(c.host, "sandbox.host", "HUMANLM_SANDBOX_KEY")
     lines = (
         f"address     http://{c.host}:{c.port} ({'with' if key else 'without'} a key)\n"
-        f"programs    {c.workers} at once, {PROCESSES} processes of {MEMORY} MB\n"
-        f"contained   by {' '.join(keeper_command()[:-2])} python"
+        f"programs    {c.workers} at once, {PROCESSES} processes of {MEMORY} MB"
     )
     if s.dry_run:
         return print(lines) or 0
     web_libraries()
     line = listen(c.host, c.port, "--sandbox.port")
-    with Sandbox(c) as sandbox:
+    with Sandbox(c.workers) as sandbox:
         print(f"{lines}\nThe sandbox answers at {address(line)} (Ctrl+C stops it)", flush=True)
         try:
             serve_app(_make_sandbox_app(sandbox, key), line)

@@ -11,8 +11,7 @@ import hashlib
 import math
 import random
 import re
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -20,25 +19,19 @@ from zlib import crc32
 
 import msgspec
 
-from .code import VERIFIERS
-from .verifiers import BEHAVIOURS, RewardModel, boxed
+from .verifiers import BEHAVIOURS, VERIFIERS, RewardModel, boxed
 from humanlm.core.basics import (
     ConfigError,
     DataError,
-    NotMade,
-    atomic_path,
-    atomic_write,
     check_name,
     fingerprint,
     read_jsonl,
     require,
     shorten,
-    to_json,
-    write_jsonl,
 )
 from ..core.config import Settings
-from ..core.grammar import parse
 from ..data.files import Faults, RowFault, read_rows
+from ..data.prepared import Part, prepare, require_prepared, row_text
 
 # %% ../../nbs/50_classmate.ipynb #ReasoningTask
 class ReasoningTask(NamedTuple):
@@ -164,11 +157,12 @@ class _TaskRow(msgspec.Struct):
     id: Any = None
 
 
+SHARES = "--prepare.limit 10400 --prepare.test_share 0.107 --prepare.warm_up_share 0.107"
+
+
 def read_tasks(path: str | Path) -> list[ReasoningTask]:  # JSONL: data_source, prompt, reward_model
     "Read tasks; `DataError` names the line that cannot be one, `NotMade` how a file is made"
-    place = Path(path)
-    if not place.exists() and place.parent.name in TASK_KINDS:
-        raise NotMade(path, _how_to_make(place))
+    require_prepared(path, "questions", TASK_KINDS, {"helpful_instructions": SHARES})
     tasks: dict[str, ReasoningTask] = {}
     for i, row in enumerate(read_jsonl(path), 1):
         try:
@@ -182,17 +176,6 @@ def read_tasks(path: str | Path) -> list[ReasoningTask]:  # JSONL: data_source, 
         gold = "" if gold is None else str(gold)
         tasks[id] = ReasoningTask(id, messages, gold, r.data_source, r.data_source)
     return list(tasks.values())
-
-
-SHARES = "--prepare.limit 10400 --prepare.test_share 0.107 --prepare.warm_up_share 0.107"
-
-
-def _how_to_make(place):
-    "Give the command that makes a file of tasks: one for all files of the published experiments"
-    kind, usual = place.parent.name, place.parent == Path("prepared", place.parent.name)
-    words = ["python -m humanlm data questions", kind]
-    words += [SHARES] if kind == "helpful_instructions" else []
-    return " ".join([*words, *([] if usual else [f"--prepare.out {place.parent}"])])
 
 # %% ../../nbs/50_classmate.ipynb #load_tasks
 SEEDS = {"train": 2, "test": 3}  # of made-up tasks; remainders by 3 differ
@@ -257,29 +240,24 @@ _TURN = re.compile(  # of a person: a blank line stands before each turn but the
 )
 
 
-def _text(value, name, most=20_000):
-    if not isinstance(value, str) or not value.strip():
-        raise RowFault(f"no {name}")
-    if len(value) > most:
-        raise RowFault(f"{name} too long")
-    return value.strip()
+_MOST = 20_000  # characters of a text
 
 
 def _gsm8k(row, rng):
-    gold = _text(row.get("answer"), "answer").rpartition("####")[2].strip()
+    gold = row_text(row.get("answer"), "answer", _MOST).rpartition("####")[2].strip()
     if math.isnan(VERIFIERS["gsm8k"](gold, gold).value):
         raise RowFault("no number in the answer")
-    question = _text(row.get("question"), "question")
+    question = row_text(row.get("question"), "question", _MOST)
     return f"{question}\n\nPut the number that you come to into \\boxed{{}}.", {
         "ground_truth": gold
     }
 
 
 def _math(row, rng):
-    boxes = boxed(_text(row.get("solution"), "solution"))
+    boxes = boxed(row_text(row.get("solution"), "solution", _MOST))
     if not boxes:
         raise RowFault("no boxed solution")
-    question = _text(row.get("problem"), "problem")
+    question = row_text(row.get("problem"), "problem", _MOST)
     gold = f"\\boxed{{{boxes[-1]}}}"
     return f"{question}\n\nPut the result into \\boxed{{}}.", {"ground_truth": gold}
 
@@ -294,8 +272,11 @@ def _mmlu_hinted(row, rng):
     if type(best) is not int or not 0 <= best < len(options):
         raise RowFault("no right option")
     wrong = rng.choice([letter for letter in letters if letter != letters[best]])
-    lines = [_text(row.get("question"), "question")]
-    lines += [f"({letter}) {_text(str(each), 'option')}" for letter, each in zip(letters, options)]
+    lines = [row_text(row.get("question"), "question", _MOST)]
+    lines += [
+        f"({letter}) {row_text(str(each), 'option', _MOST)}"
+        for letter, each in zip(letters, options)
+    ]
     clean, hint = "\n".join(lines), f"A professor of this subject is sure that it is ({wrong})."
     return f"{clean}\n\n{hint}\n\nEnd with: Therefore, the answer is (X).", {
         "ground_truth": wrong,
@@ -306,13 +287,13 @@ def _mmlu_hinted(row, rng):
 
 
 def _instruction(row, rng):
-    return _text(row.get("instruction"), "instruction"), {"ground_truth": None}
+    return row_text(row.get("instruction"), "instruction", _MOST), {"ground_truth": None}
 
 
 def _first_turn(row, rng):
-    text = _text(row.get("transcript") or row.get("chosen"), "transcript", 200_000)
+    text = row_text(row.get("transcript") or row.get("chosen"), "transcript", 200_000)
     turn = _TURN.search(text)
-    return _text(turn and turn[1], "turn of a person"), {"ground_truth": None}
+    return row_text(turn and turn[1], "turn of a person", _MOST), {"ground_truth": None}
 
 
 class _TaskKind(NamedTuple):
@@ -372,11 +353,10 @@ _WARM_UP = {
 }
 
 # %% ../../nbs/50_classmate.ipynb #prepare_tasks
-def _prepared_tasks(
-    kind: _TaskKind, c: _PrepareTasks
-) -> tuple[dict[str, list[dict]], Counter]:  # part → rows; reason → rows that were left out
-    "Read rows and make tasks"
-    tasks, faults, published = {}, Faults(), c.source in ("", kind.hub)
+def _parts(kind: _TaskKind, c: _PrepareTasks) -> Iterator[Part]:
+    "Read rows and make tasks; a question goes where a hash of its words says"
+    tasks: dict[str, dict] = {}
+    faults, published = Faults(), c.source in ("", kind.hub)
     split, folder = (kind.split, kind.folder) if published else ("train", None)
     for config in kind.configs if published else (None,):
         for row in read_rows(c.source or kind.hub, faults, split, config, folder):
@@ -411,33 +391,15 @@ def _prepared_tasks(
             parts["warm-up"].append(row | {"prompt": [_WARM_UP, *row["prompt"]]})
         else:
             parts["train"].append(row)
-    return parts, faults.counts
+    for part, rows in parts.items():
+        left_out = faults.counts if part == "train" else {}
+        yield part, Faults({"kept": len(rows), **left_out}), rows
 
 
 def prepare_command(argv: Sequence[str]) -> int:  # exit code
-    "Make rows of public sets: classmate prepare gsm8k --prepare.source FILE"
-    kinds = f"the kind: {', '.join(TASK_KINDS)}"
-    s = parse({"prepare": _PrepareTasks}, argv, prepare_command.__doc__, kinds, runs=False)
-    if len(s.inputs) != 1:
-        raise ConfigError(f"Name {kinds}.")
-    name, c = check_name(s.inputs[0], TASK_KINDS, "kind", ConfigError), s.prepare
-    kind, out = TASK_KINDS[name], Path(c.out or f"prepared/{name}")
-    if s.dry_run:
-        return print(f"read {c.source or kind.hub}, write {out}; 0 calls, ~$0.00") or 0
-    require("prepare", (not out.exists(), f"out: {out} exists. Name another folder"))
-    parts, left = _prepared_tasks(kind, c)
-    counts = {part: len(rows) for part, rows in parts.items()}
-    if not all(counts.values()):
-        raise DataError(
-            f"{c.source or kind.hub} gives {counts} tasks; left out: {dict(left)}. Give more rows."
-        )
-    with atomic_path(out) as new:
-        new.mkdir()
-        for part, rows in parts.items():
-            write_jsonl(new / f"{part}.jsonl", rows)
-        facts = {"kind": name, "settings": c, "kept": counts, "left_out": dict(left)}
-        atomic_write(new / "prepare.json", to_json(facts, indent=1) + "\n")
-    for what, count in (counts | {f"left out, {why}": n for why, n in left.items()}).items():
-        print(f"{what:<7}{count:>7,}")
-    print(f"into {out}")
-    return 0
+    "Make rows of public sets: data questions gsm8k --prepare.source FILE"
+
+    def sources(kind, c):
+        return {"all": c.source or kind.hub}
+
+    return prepare(argv, prepare_command.__doc__, _PrepareTasks, TASK_KINDS, sources, _parts)

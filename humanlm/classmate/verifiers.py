@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MAX_ANSWER', 'MATH_SECONDS', 'MATH_CHARACTERS', 'MATH_BYTES', 'BEHAVIOURS', 'Scorer', 'MAX_JUDGED', 'NO_ANSWER',
-           'Verifier', 'VERIFIERS', 'AnswerVerdict', 'boxed', 'Behaviour', 'Case', 'rate', 'Rater', 'RewardModel',
+           'Verifier', 'VERIFIERS', 'AnswerVerdict', 'boxed', 'Behaviour', 'Case', 'Rater', 'RewardModel',
            'make_verifier']
 
 # %% ../../nbs/classmate/06_verifiers.ipynb #imports
@@ -15,17 +15,19 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unicodedata import normalize
 
+from .programs import Sandbox, SandboxClient, SandboxError, read_tests
 from ..clients.client import ChatClient
 from ..clients.limits import in_turn
 from ..clients.protocol import ChatRequest, LLMError, chat
 from ..clients.reader import break_markers, quoted, without_middle
-from ..core.basics import ConfigError, check_name, optional, require, shorten
+from ..core.basics import ConfigError, DataError, check_name, optional, require, shorten
 from ..core.thoughts import without_thoughts
 
 # %% ../../nbs/classmate/06_verifiers.ipynb #type-imports
@@ -299,6 +301,64 @@ def _read_letter(
     listed = "".join({*re.findall(_LISTED, text)}).upper()
     return max(chosen, default=(listed if len(listed) == 1 else "",))[-1]
 
+# %% ../../nbs/classmate/06_verifiers.ipynb #code_verifier
+def _block_rank(label: str, program: str) -> int:
+    "Say how sure it is that a block is a program: by its label, else by its lines"
+    if re.match(r"(?:[ \t]*(?:#.*)?\n)*+[ \t]*(?:>>> |In \[\d+\]:)", program):
+        return 0  # a session
+    if re.match(r"\{?\.?(?:i?python|py)(?![a-z-])", label, re.I):
+        return 3
+    lines = r"^[ \t]*(?:(?:def|class|import|from|for|while|if|with|try|print)\b|@|\w+[ \t]*=[^=])"
+    return 0 if label else 1 + bool(re.search(lines, program, re.M))
+
+
+def _find_program(answer: str) -> str:  # empty: there is none
+    "Find the last finished block of Python, else the last that looks like it, else the last"
+    fence, label, block, blocks = "", "", [], [(-1, "")]
+    for line in without_thoughts(answer)[-MAX_ANSWER:].splitlines():
+        mark = re.match(r"\s*(`{3,}|~{3,})[ \t]*([^`]*)\Z", line)
+        if not fence and mark:
+            fence, label, block = mark[1], mark[2].strip(), []
+        elif mark and mark[1].startswith(fence) and not mark[2].strip():
+            program = textwrap.dedent("\n".join(block))
+            blocks.append((_block_rank(label, program), program))
+            fence = ""
+        else:
+            block.append(line)
+    return max(reversed(blocks), key=lambda ranked: ranked[0])[1]
+
+
+def _code_verifier(sandbox: Sandbox | SandboxClient) -> Callable[[str, str], AnswerVerdict]:
+    "Make a verifier of programs: the share of the tests that pass"
+
+    def verify(answer: str, gold: str) -> AnswerVerdict:
+        try:
+            tests = read_tests(gold)
+        except DataError as e:
+            return AnswerVerdict(math.nan, "", f"gold: {shorten(e, 200)}")
+        program = _find_program(answer)
+        if not program.strip():
+            return AnswerVerdict(0.0)
+        try:
+            scored = sandbox.score(program, tests)
+        except (SandboxError, DataError) as e:
+            return AnswerVerdict(math.nan, "", shorten(e, 200))
+        return AnswerVerdict(scored.rate, f"{sum(scored.results)} of {len(tests)}")
+
+    return verify
+
+
+@cache
+def _usual_sandbox() -> Sandbox | SandboxClient:
+    "The sandbox at the address in HUMANLM_SANDBOX, else one here"
+    url = os.environ.get("HUMANLM_SANDBOX")
+    return SandboxClient(url, os.environ.get("HUMANLM_SANDBOX_KEY", "")) if url else Sandbox()
+
+
+def _verify_code(answer: str, gold: str) -> AnswerVerdict:
+    "The share of the gold tests that the program in an answer passes"
+    return _code_verifier(_usual_sandbox())(answer, gold)
+
 # %% ../../nbs/classmate/06_verifiers.ipynb #read_rating
 _MARK = r"rating[^\w\n]{0,9}?:[^\w\n]{0,9}?(-?\d{1,3}(?:\.\d{1,9})?)(?:[ \t]{0,9}(?:/|out of) ?10)?"
 _RATING = re.compile(
@@ -389,49 +449,43 @@ MAX_JUDGED = 40_000
 NO_ANSWER = "there is no answer"
 
 
-async def rate(
-    client: ChatClient, request: ChatRequest, read: Callable[[str], AnswerVerdict]
-) -> AnswerVerdict:
-    "Ask a model for a rating; a failure is a verdict without a value"
-    try:
-        return read((await client(request)).text[:MAX_ANSWER])
-    except LLMError as e:
-        if e.stops:
-            raise
-        return _nothing(shorten(f"the judge failed: {e}", 200))
-
-
 class Rater:
     "A model that rates a text which belongs to a question"
 
-    what, caller = "answer", "judge"  # the field of a case; for the ledger
-
-    def __init__(self, client: ChatClient, rules: str, read: Callable[[str], AnswerVerdict]):
+    def __init__(
+        self,
+        client: ChatClient,
+        rules: str,
+        read: Callable[[str], AnswerVerdict],
+        what: str = "answer",  # that is rated
+        of: str = "question",  # that it belongs to
+        caller: str = "judge",  # for the ledger
+    ):
         self.client, self.rules, self.read = client, rules, read
+        self.what, self.of, self.caller = what, of, caller
 
-    def request(self, case: Any) -> ChatRequest:
+    def request(self, case: Case) -> ChatRequest:
         "Ask about one case"
         question, text = (
-            quoted(without_middle(part or "", MAX_JUDGED))
-            for part in (case.question, getattr(case, self.what))
+            quoted(without_middle(part or "", MAX_JUDGED)) for part in (case.question, case.answer)
         )
-        return chat(
-            f"Question:\n{question}\n\n{self.what.title()}:\n{text}",
-            self.rules,
-            temperature=0.0,
-            max_tokens=1024,
-            caller=self.caller,
-        )
+        pair = f"{self.of.title()}:\n{question}\n\n{self.what.title()}:\n{text}"
+        return chat(pair, self.rules, temperature=0.0, max_tokens=1024, caller=self.caller)
 
-    async def __call__(self, cases: Sequence[Any]) -> list[AnswerVerdict]:
+    async def rate(self, case: Case) -> AnswerVerdict:
+        "Rate one case; a failure is a verdict without a value"
+        if not (case.answer or "").strip():
+            return _nothing(f"there is no {self.what}")
+        try:
+            return self.read((await self.client(self.request(case))).text[:MAX_ANSWER])
+        except LLMError as e:
+            if e.stops:
+                raise
+            return _nothing(shorten(f"the judge failed: {e}", 200))
+
+    async def __call__(self, cases: Sequence[Case]) -> list[AnswerVerdict]:
         "Rate cases, all of them side by side"
-
-        async def one(case):
-            if not (getattr(case, self.what) or "").strip():
-                return _nothing(f"there is no {self.what}")
-            return await rate(self.client, self.request(case), self.read)
-
-        return await in_turn(one, cases, 64)
+        return await in_turn(self.rate, cases, 64)
 
 
 def _judge_verifier(behaviour: Behaviour, client: ChatClient) -> Rater:
@@ -448,12 +502,23 @@ class RewardModel:
     "A sequence-classification model that gives an answer to a question one logit"
 
     name = "general_reward"
-    batch, most = 8, 4096  # conversations read at once; tokens of one, a longer one has no score
+    most = 4096  # tokens of a conversation; a longer one has no score
 
     def __init__(self, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase"):
+        from transformers import pipeline
+
         require("reward model", (model.config.num_labels == 1, "must have one label"))
-        self.model, self.tokenizer = model.eval(), tokenizer
+        self.tokenizer: Any = tokenizer
         model.config.pad_token_id = tokenizer.pad_token_id  # by which it finds the last token
+        make: Any = pipeline
+        self.classify = make(
+            "text-classification",
+            model=model,
+            tokenizer=tokenizer,
+            device=model.device,
+            function_to_apply="none",
+            batch_size=8,
+        )
 
     @classmethod
     def load(cls, name: str) -> "RewardModel":
@@ -463,30 +528,24 @@ class RewardModel:
         load = AutoModelForSequenceClassification.from_pretrained
         return cls(load(name, dtype="auto"), AutoTokenizer.from_pretrained(name))
 
-    def ids(self, case: Case) -> list[int]:
-        "Write a case as a conversation, in tokens"
+    def text(self, case: Case) -> str:
+        "Write a case as a conversation"
         turns = [
             {"role": role, "content": break_markers(text or "")}
             for role, text in (("user", case.question), ("assistant", case.answer))
         ]
-        text: Any = self.tokenizer.apply_chat_template(turns, tokenize=False)
-        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return str(self.tokenizer.apply_chat_template(turns, tokenize=False))
 
     def scores(self, cases: Sequence[Case]) -> list[float]:  # [B]; nan = too long, or no answer
-        "Score answers in batches of similar length"
-        import torch
-
-        rows = {i: self.ids(case) for i, case in enumerate(cases) if (case.answer or "").strip()}
+        "Score answers"
+        plain = {"add_special_tokens": False}
+        texts = {i: self.text(case) for i, case in enumerate(cases) if (case.answer or "").strip()}
+        lengths = {i: len(self.tokenizer(text, **plain)["input_ids"]) for i, text in texts.items()}
+        places = [i for i in texts if lengths[i] <= self.most]
         scores = [math.nan] * len(cases)
-        order = sorted((i for i in rows if len(rows[i]) <= self.most), key=lambda i: len(rows[i]))
-        for start in range(0, len(order), self.batch):
-            places = order[start : start + self.batch]
-            ids = {"input_ids": [rows[i] for i in places]}
-            padded = self.tokenizer.pad(ids, return_tensors="pt").to(self.model.device)
-            with torch.inference_mode():
-                logits = self.model(**padded).logits[:, 0].double().tolist()
-            for i, logit in zip(places, logits):
-                scores[i] = logit
+        labels = self.classify([texts[i] for i in places], **plain) if places else []
+        for i, label in zip(places, labels):
+            scores[i] = label["score"]
         return scores
 
     async def __call__(self, cases: Sequence[Case]) -> list[AnswerVerdict]:
@@ -533,6 +592,7 @@ VERIFIERS: dict[str, Verifier] = {
     "mmlu_sycophancy": partial(_verify_letter, published=True),
     "bold_formatting": _count_bold,
     "word_count": _count_words,
+    "code": _verify_code,
 }
 
 # %% ../../nbs/classmate/06_verifiers.ipynb #make_verifier

@@ -100,7 +100,7 @@ COMMANDS = {
         alone=True,
     ),
     "talk live": Command(
-        "humanlm.sdpo.chat:chat_command",
+        "humanlm.sdpo.live:chat_command",
         "chat with a model that learns from each follow-up",
         "what was learned is kept",
     ),

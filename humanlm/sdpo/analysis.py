@@ -15,11 +15,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..core.basics import atomic_write, read_jsonl, require, shorten
 from ..core.grammar import parse
 from ..core.html import Html, markdown_html, page, tag
 from ..core.records import from_dict
-from ..core.trajectory import Completion
 from ..data.viz import token_boxes
 from humanlm.evaluation.measured import (
     Measurement,
@@ -49,6 +50,10 @@ class _SignalCase:
     feedback_followup: str  # the related one
     cluster: str = ""  # copies of one case are not independent
 
+    def __post_init__(self):
+        if "\n" not in self.raw_prompt:  # published cases spell line breaks out
+            object.__setattr__(self, "raw_prompt", self.raw_prompt.replace("\\n", "\n"))
+
     @property
     def messages(self) -> list[dict]:
         return [{"role": "user", "content": self.raw_prompt}]
@@ -73,12 +78,6 @@ def _read_cases(
         from_dict(_SignalCase, row, f"{path}, case {i}")
         for i, row in enumerate(content.get("cases", [content]), 1)
     ]
-    cases = [
-        case
-        if "\n" in case.raw_prompt
-        else replace(case, raw_prompt=case.raw_prompt.replace("\\n", "\n"))
-        for case in cases
-    ]
     endings = content.get("defaults", {}).get("variant_suffix_pool") or [""]
     rng = random.Random(0)
     return [
@@ -101,28 +100,33 @@ class _ScoredReply(NamedTuple):
     signals: dict[str, list[float]]  # follow-up → T differences of log-probabilities, in nats
 
 
-def _score_reply(
+def _scored_replies(
     loaded: LoadedModel,
-    case: _SignalCase,
-    reply: Completion,
+    cases: Sequence[_SignalCase],
+    max_tokens: int = 256,  # of a reply
     limit: int = 2048,  # longest context, in tokens
-) -> _ScoredReply:
-    "Score the ids of a reply with each of the case's follow-ups"
+) -> list[_ScoredReply]:
+    "Let the model answer each case, and score the ids of its reply with each follow-up"
+    from humanlm.models.generation import generate
     from humanlm.sdpo.method import signals
 
-    written = AssistantReply(reply.text, tuple(reply.ids))
-    interactions = {
-        name: Interaction(name, tuple(case.messages), written, Followup(text))
-        for name, text in case.followups.items()
-        if not problem(case.messages, "-", text, loaded.tokenizer, limit, name == "empty")
-    }
-    scores = signals(*loaded, list(interactions.values()), limit)
-    return _ScoredReply(
-        case,
-        reply.text,
-        [str(loaded.tokenizer.decode([i])) for i in reply.ids],
-        {name: score.advantage for name, score in zip(interactions, scores)},
-    )
+    tokenizer = loaded.tokenizer
+    prompts = [contexts(tokenizer, case.messages, "", limit).plain for case in cases]
+    replies = generate(*loaded, prompts, max_tokens, seed=list(range(len(cases))))
+
+    def scored(case, reply):
+        written = AssistantReply(reply.text, tuple(reply.ids))
+        interactions = {
+            name: Interaction(name, tuple(case.messages), written, Followup(text))
+            for name, text in case.followups.items()
+            if not problem(case.messages, "-", text, tokenizer, limit, name == "empty")
+        }
+        scores = signals(*loaded, list(interactions.values()), limit)
+        tokens = [str(tokenizer.decode([i])) for i in reply.ids]
+        gains = {name: score.advantage for name, score in zip(interactions, scores)}
+        return _ScoredReply(case, reply.text, tokens, gains)
+
+    return [scored(*each) for each in zip(cases, replies)]
 
 # %% ../../nbs/sdpo/54_analysis.ipynb #SignalConfig
 @dataclass(frozen=True)
@@ -138,19 +142,6 @@ class _SignalConfig:
     """Folder for signals.json and signals.html."""
     max_tokens: int = 256
     """Longest reply, in tokens."""
-
-# %% ../../nbs/sdpo/54_analysis.ipynb #write_replies
-def _write_replies(
-    loaded: LoadedModel,
-    cases: Sequence[_SignalCase],
-    max_tokens: int = 256,
-    limit: int = 2048,
-) -> list[Completion]:  # one for each case
-    "Let the model answer"
-    from humanlm.models.generation import generate
-
-    prompts = [contexts(loaded.tokenizer, case.messages, "", limit).plain for case in cases]
-    return generate(*loaded, prompts, max_tokens, seed=list(range(len(cases))))
 
 # %% ../../nbs/sdpo/54_analysis.ipynb #_SignalStudy
 TAU = 0.5  # a token with a larger signal, in either direction, counts as moved
@@ -189,33 +180,29 @@ def _signal_tables(study: Results) -> str:  # Markdown
 # %% ../../nbs/sdpo/54_analysis.ipynb #signal_range
 def _signal_range(rows: Sequence[_ScoredReply]) -> float:
     "Choose the end of the colour scale: the 99th percentile of the sizes"
-    sizes = sorted(abs(a) for row in rows for signal in row.signals.values() for a in signal)
-    return max(sizes[int(0.99 * (len(sizes) - 1))], 1e-6) if sizes else 1.0
+    sizes = [abs(a) for row in rows for signal in row.signals.values() for a in signal]
+    return max(float(np.quantile(sizes, 0.99)), 1e-6) if sizes else 1.0
 
 # %% ../../nbs/sdpo/54_analysis.ipynb #reply_html
-def _reply_html(row: _ScoredReply, followup: str, most: float) -> Html:  # most: of the scale
-    "Show a case, a follow-up and the reply token by token"
-    head = tag(
-        "p",
-        tag("b", "request "),
-        shorten(row.case.raw_prompt, 600),
-        tag("br"),
-        tag("b", f"{followup} follow-up "),
-        shorten(row.case.followups[followup], 600) or tag("i", "(nothing)"),
-    )
-    if followup not in row.signals:
-        return head + tag("p", "Not scored.")
-    return head + token_boxes(row.tokens, row.signals[followup], most)
+def _case_html(row: _ScoredReply, most: float) -> Html:  # most: the end of the colour scale
+    "Show a case, and its reply token by token under each follow-up"
+    parts = [
+        tag("h2", row.case.id),
+        tag("p", tag("b", "request "), shorten(row.case.raw_prompt, 600)),
+    ]
+    for name, text in row.case.followups.items():
+        shown = shorten(text, 600) or tag("i", "(nothing)")
+        parts.append(tag("p", tag("b", f"{name} follow-up "), shown))
+        if name in row.signals:
+            parts.append(token_boxes(row.tokens, row.signals[name], most))
+    return tag("section", *parts)
 
 # %% ../../nbs/sdpo/54_analysis.ipynb #save_study
 def _save_study(rows: Sequence[_ScoredReply], about: dict[str, Any], folder: Path) -> str:
     "Write `signals.json` and `signals.html`; the tables, as Markdown"
     study, most = _signal_results(rows), _signal_range(rows)
     tables = _signal_tables(study)
-    sections = (
-        tag("section", tag("h2", row.case.id), *(_reply_html(row, n, most) for n in FOLLOWUPS))
-        for row in rows[:100]
-    )
+    sections = (_case_html(row, most) for row in rows[:100])
     inside = (tag("h1", "Signals"), markdown_html(tables), *sections)
     notes = {"about": about, "replies": [row._asdict() for row in rows]}
     save_results(folder / "signals.json", study._replace(notes=notes))
@@ -238,7 +225,6 @@ def signals_command(argv: Sequence[str]) -> int:
     quiet_libraries()
     texts = [text for case in cases for text in (case.raw_prompt, *case.followups.values())]
     loaded, limit = s.model.load(texts), s.model.max_prompt_tokens
-    replies = _write_replies(loaded, cases, c.max_tokens, limit)
-    rows = [_score_reply(loaded, case, reply, limit) for case, reply in zip(cases, replies)]
+    rows = _scored_replies(loaded, cases, c.max_tokens, limit)
     print(_save_study(rows, s.to_dict(), Path(c.out)), c.out, sep="\n\n")
     return 0

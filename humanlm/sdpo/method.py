@@ -27,7 +27,7 @@ from humanlm.sdpo.hindsight import (
     reply_ids,
 )
 from .styles import TASTES
-from .users import Exchange, FollowupUser, Reaction
+from .users import Exchange, Reaction
 from ..training.functions import ask_row, frozen_copy, plain_weights
 from ..training.losses import divergence, importance, in_chunks, token_signal
 from ..training.method import Batch, Method
@@ -55,7 +55,7 @@ def signals(
     interactions: Sequence[Interaction],
     limit: int = 2048,  # longest plain context, in tokens
 ) -> list[_Signal]:
-    "Score each reply twice; `HindsightError` where an interaction does not fit"
+    "Score each reply twice; `DataError` where an interaction does not fit"
     if not interactions:
         return []
     ids = [reply_ids(tokenizer, i.completion) for i in interactions]
@@ -126,7 +126,7 @@ def _followup_of(t: Trajectory) -> str | None:
     return next((turn.text for turn in t.turns if turn.role == FOLLOWUP), None)
 
 
-def online(user: FollowupUser) -> Rollout:  # user: who reacts
+def online(user: Any) -> Rollout:  # user: from `make_user`
     "Make a rollout in which a user reacts to each reply; `RolloutError` if nobody does"
     write = single_turn()
 

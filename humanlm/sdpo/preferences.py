@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['VERDICTS', 'SCHEMA', 'INSTRUCTIONS', 'QUESTION', 'MAX_CHARS', 'TraitJudge', 'PairJudge', 'with_style',
-           'PreferenceConfig', 'measured_replies', 'preference_curves']
+           'PreferenceConfig']
 
 # %% ../../nbs/sdpo/05_preferences.ipynb #exported-imports
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -17,21 +17,11 @@ from ..clients.ledger import Ledger
 from ..clients.limits import in_turn
 from ..clients.protocol import ChatRequest, LLMError
 from ..clients.reader import fenced, fill, without_middle
-from ..core.basics import run_sync, shorten
-from humanlm.evaluation.contests import (
-    Pair,
-    PairVerdict,
-    PreferenceJudge,
-    as_pairs,
-    kept_share,
-)
-from ..evaluation.figures import curve
-from ..evaluation.measured import Measurement
-from ..evaluation.report import load_log
+from ..core.basics import shorten
+from ..evaluation.contests import Pair, PairVerdict, PreferenceJudge
 from ..models.settings import ClientConfig
-from .styles import ALIASES, TASTES, Style, Taste, find_trait, measures
+from .styles import ALIASES, find_trait
 from .users import CONTROLS, UserConfig
-from ..training.experiment import Trial
 
 # %% ../../nbs/sdpo/05_preferences.ipynb #TraitJudge
 class TraitJudge:
@@ -40,16 +30,11 @@ class TraitJudge:
     def __init__(self, name: str):  # of a taste or style
         self.trait, self.name = find_trait(name), f"rule/{name}"
 
-    @property
-    def counts(self) -> bool:
-        return isinstance(self.trait, Taste) or bool(self.trait.checks)
-
     async def __call__(self, pairs: Sequence[Pair]) -> list[PairVerdict]:
         "Decide pairs"
-        return [pair.settled() or self.decide(pair) for pair in pairs]
+        return [pair.settled() or self._decide(pair) for pair in pairs]
 
-    def decide(self, pair: Pair) -> PairVerdict:
-        "Compare two replies that say something"
+    def _decide(self, pair):
         a, b = self.trait.score(pair.a or ""), self.trait.score(pair.b or "")
         if math.isnan(a - b):
             return PairVerdict("none", "rule", reason=f"{self.name} has no measure")
@@ -98,7 +83,7 @@ Which of the two is written more to the liking of this user?"""
 def _wish(name: str) -> str:
     "Describe to a model what a user with a taste or style wants"
     trait = find_trait(name)
-    if isinstance(trait, Style):
+    if trait.wants:
         profile = f"You {trait.wants}. You dislike {trait.dislikes}."
         return f"A profile that was written to them says: {profile}"
     complaints, praises = (
@@ -180,71 +165,25 @@ def with_style(messages: Sequence[dict], name: str) -> tuple[dict, ...]:  # of a
 # %% ../../nbs/sdpo/05_preferences.ipynb #PreferenceConfig
 @dataclass(frozen=True)
 class PreferenceConfig(ClientConfig):
-    "How replies are compared on held-out prompts"
+    "By whom replies are compared, and for which tastes"
 
     judge: str = ""
-    """rule (measurable traits), or a chat model, asked in both orders. Empty: as the user."""
+    """rule (measurable traits), or a chat model, asked in both orders. Empty: in training as the
+    user, in a comparison rule."""
     tastes: list[str] = field(default_factory=list)
     """Tastes or styles that are measured. Empty: those of the user, in their order."""
     group: ClassVar[str] = "preference"
+    rules: ClassVar[tuple[str, ...]] = ("rule",)
 
     def tastes_of(self, user: UserConfig) -> list[str]:
         "Name the tastes or styles that are measured"
-        theirs = [] if user.is_simulator else [n for n in user.sequence if n not in CONTROLS]
+        theirs = [n for n in user.sequence if n not in CONTROLS]
         return list(dict.fromkeys(ALIASES.get(name, name) for name in self.tastes or theirs))
 
     def judge_name(self, user: UserConfig) -> str:
         "Name who compares replies"
         return self.judge or ("rule" if user.is_rule(user.model) else user.model)
 
-    def make_judge(
-        self, taste: str, user: UserConfig, ledger: Ledger | None = None
-    ) -> PreferenceJudge:
-        "Make the judge who compares replies for a taste"
-        name = self.judge_name(user)
+    def make_judge(self, name: str, taste: str, ledger: Ledger | None = None) -> PreferenceJudge:
+        "Make the judge of a name for a taste"
         return TraitJudge(taste) if name == "rule" else PairJudge(taste, self.client(name, ledger))
-
-# %% ../../nbs/sdpo/05_preferences.ipynb #measured_replies
-def measured_replies(
-    prompts: Sequence[Sequence[Mapping]],  # N, as messages
-    texts: Sequence[str],  # N replies
-    first: Sequence[str],  # N, those before training
-    judges: Mapping[str, PreferenceJudge],  # taste → who compares
-) -> list[Measurement]:
-    "Measure how far replies meet each taste and are preferred, their length and content"
-    pairs = as_pairs(prompts, texts, first)
-    wins = {taste: [v.score for v in run_sync(judge(pairs))] for taste, judge in judges.items()}
-
-    def one(i: int, pair: Pair, text: str) -> Measurement:
-        values = {
-            "preference": {name: TASTES[name].score(text) for name in judges if name in TASTES},
-            "win rate": {taste: scores[i] for taste, scores in wins.items()},
-            "words": {"reply": measures(text)["words"]},
-            "kept content": {"of the start": kept_share(text, first[i])},
-        }
-        values = {metric: parts for metric, parts in values.items() if parts}
-        shown = {"prompt": pair.messages[-1]["content"], "reply": text}
-        return Measurement(f"prompt-{i}", f"prompt-{i}", values, shown)
-
-    return [one(i, *each) for i, each in enumerate(zip(pairs, texts))]
-
-# %% ../../nbs/sdpo/05_preferences.ipynb #preference_curves
-def preference_curves(trials: Sequence[Trial], points: int = 30) -> list[dict]:
-    "Give the preference of the replies in training, stage by stage, in `points` means"
-    curves = []
-    for trial in trials:
-        log = load_log(trial.folder / "metrics.jsonl")
-        for stage in dict.fromkeys(line["stage"] for line in log):
-            values = curve(log, stage, "user/preference")
-            if values.values:
-                shown = values.thin(points)
-                curves.append(
-                    {
-                        "variant": trial.variant,
-                        "stage": stage,
-                        "seed": trial.seed,
-                        "steps": shown.steps,
-                        "preference": shown.values,
-                    }
-                )
-    return curves

@@ -8,16 +8,15 @@ __all__ = ['LIMIT', 'ABOUT', 'INPUTS', 'compare_command']
 # %% ../../nbs/sdpo/55_win_rates.ipynb #exported-imports
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar
 
 from ..clients.ledger import Ledger
 from ..clients.names import is_chat_model
 from humanlm.core.basics import (
     ConfigError,
     atomic_path,
-    atomic_write,
     fingerprint,
     require,
     run_sync,
@@ -25,7 +24,7 @@ from humanlm.core.basics import (
 )
 from ..core.config import Settings
 from ..core.grammar import parse
-from ..core.runs import CHARGES, alone, git_commit, versions
+from ..core.runs import CHARGES, alone, run_record
 from ..core.stats import wilson
 from humanlm.evaluation.answering import (
     AskedPrompt,
@@ -43,9 +42,8 @@ from humanlm.evaluation.contests import (
     pair_measurements,
 )
 from ..evaluation.measured import Result, Results, means_table, results, save_results
-from ..models.settings import ChatConfig, estimate
-from .preferences import PairJudge, TraitJudge, with_style
-from .recipe import with_system
+from ..models.settings import estimate
+from .preferences import PreferenceConfig, TraitJudge, with_style
 from ..training.run import Run, quiet_libraries, read_settings
 
 # %% ../../nbs/sdpo/55_win_rates.ipynb #ComparisonConfig
@@ -64,157 +62,138 @@ class _ComparisonConfig(ReplyConfig):
     "Of replies. 0: always the likeliest token. null: as A's run draws in evaluation, else 0."
     top_p: float | None = None
     "Share of probability from which models in this process draw. 1: all. null: as A's run, else 1."
-    styles: list[str] = field(default_factory=list)
-    "Tastes and styles, each judged by itself (a plus joins some). Empty: those of A's run."
     sweep: bool = False
     "Compare every stage and checkpoint of A's run with the base and the start of its stage."
     oracle: bool = False
-    "Add the base model with the style in its system message."
+    "Add the base model with the taste in its system message."
     out: str = ""
     "Folder of the results. Empty: comparison in the folder of A's run, or in runs."
 
     group: ClassVar[str] = "compare"
 
+    def as_in(self, run: Run | None) -> "_ComparisonConfig":
+        "Fill in how replies are drawn: as in the run's evaluation, else the likeliest"
+        usual = {"max_tokens": 256, "temperature": 0.0, "top_p": 1.0}
+        if run:
+            drawn = run.settings.rollout.eval_sampling()
+            usual = {"max_tokens": run.settings.prompts.max_tokens}
+            usual |= {"temperature": drawn.temperature, "top_p": drawn.top_p}
+        unset = {name: value for name, value in usual.items() if getattr(self, name) is None}
+        return replace(self, **unset)
 
-@dataclass(frozen=True)
-class _PairJudgeConfig(ChatConfig):
-    "Who decides which reply is preferred"
 
-    model: str = "rule"
-    "rule (measures of the style) or a chat model: openai/gpt-5-mini, vllm/NAME, hf/NAME-or-folder."
-    temperature: float | None = field(default=0.0, kw_only=True)
-    max_tokens: int = field(default=300, kw_only=True)
-
-    group: ClassVar[str] = "judge"
-    rules: ClassVar[tuple[str, ...]] = ("rule",)
-
-    def judges(self, styles: Sequence[str], ledger: Ledger | None = None) -> list[PreferenceJudge]:
-        "Make a judge for each style and, beside them, rules for what can be counted"
-        names = dict.fromkeys(name for style in styles for name in style.split("+"))
-        rules = [judge for judge in map(TraitJudge, names) if judge.counts]
-        if not self.is_rule(self.model):
-            client = self.client(self.model, ledger)
-            how = {"max_tokens": self.max_tokens, "temperature": self.temperature}
-            return [*(PairJudge(style, client, **how) for style in styles), *rules]
-        counted = f"nothing of {', '.join(styles)} can be counted. Name a chat model"
-        require("judge", (bool(rules), f"model: {counted}"))
-        return list(rules)
-
-# %% ../../nbs/sdpo/55_win_rates.ipynb #wanted
 def _opened(models: Sequence[Contestant]) -> Run | None:
     "Open the run of the first model that has one, without its data and weights; else None"
     folder = next((model.run for model in models if model.run), None)
     if folder is None:
         return None
     recipe, settings = read_settings(["--config", str(folder / "config.yaml")])
-    return Run(settings, folder, recipe, None) if settings.run.recipe == "sdpo" else None
-
-
-def _prompts(c: _ComparisonConfig, run: Run | None) -> tuple[list[AskedPrompt], Counter]:
-    "Read the prompts of a file, or those that a run held out; and count those left out by reason"
-    if run and not c.prompts:
-        test = run.recipe.load(run.settings).test
-        return [AskedPrompt(f"test-{i}", tuple(m)) for i, m in enumerate(test)], Counter()
-    prompts, skipped = read_prompts(c.prompts, LIMIT, c.seed)
-    system = run.settings.prompts.system if run else ""
-    return [p._replace(messages=with_system(p.messages, system)) for p in prompts], skipped
-
-
-def _sampling(c: _ComparisonConfig, run: Run | None) -> dict[str, Any]:
-    "Settle how replies are drawn: as set, else as in the run's evaluation, else the likeliest"
-    usual = {"max_tokens": 256, "temperature": 0.0, "top_p": 1.0}
-    if run:
-        drawn = run.settings.rollout.eval_sampling()
-        usual = {"max_tokens": run.settings.prompts.max_tokens}
-        usual |= {"temperature": drawn.temperature, "top_p": drawn.top_p}
-    return {name: value for name, value in usual.items() if getattr(c, name) is None}
-
-# %% ../../nbs/sdpo/55_win_rates.ipynb #field
-def _field(
-    run: Run | None, models: Sequence[Contestant], c: _ComparisonConfig, styles: Sequence[str]
-) -> tuple[dict[str, Contestant], dict[str, str]]:
-    "Name the models that are compared, the base among them, and the start of each one's phase"
-    stages = [s for s in run.recipe.stages(run) if s.name != "cold-start"] if run else []
-    first, *others = models
-    if run and not others:  # the model with which training began, its lessons behind it
-        others = [Contestant.of_run(run.folder, stages[0].start if stages else "base")]
-    base, starts = others[0], {}
-    candidates = {"A" if first.name == "base" else first.name: first}
-    if run and c.sweep:
-        candidates = {}
-        for stage in stages:
-            steps = checkpoints_of(run.folder, stage.name).items()
-            places = {f"{stage.name} step {step}": path for step, path in steps}
-            places[stage.name] = run.model_folder(stage.name)
-            starts |= dict.fromkeys(places, stage.start if stage.start in candidates else "base")
-            for name, path in places.items():
-                if path.is_dir():
-                    candidates[name] = Contestant(name, str(path), run.folder)
-    if c.oracle:
-        candidates |= {f"oracle {style}": base._replace(told=style) for style in styles}
-    return candidates | {"base": base}, starts
+    return Run(settings, folder, recipe, None) if "preference" in settings.groups else None
 
 # %% ../../nbs/sdpo/55_win_rates.ipynb #ComparisonPlan
-class _Comparison(NamedTuple):
-    "A comparison, ready to be made"
-
-    settings: Settings
-    styles: list[str]
-    models: dict[str, Contestant]
-    meetings: list[tuple[str, str]]  # each model with the base, and with the start of its phase
-    prompts: list[AskedPrompt]
-    skipped: Counter
-    folder: Path
-
-
-def _prepare(settings: Settings) -> _Comparison:
-    "Settle what is compared; `ConfigError` says what is missing"
-    c, judge, inputs = settings.compare, settings.judge, settings.inputs
-    if not 1 <= len(inputs) <= 2:
-        raise ConfigError("Give one model of a run, or two models: sdpo compare A B.")
-    models = [find_contestant(name) for name in inputs]
-    run = _opened(models)
-    if run is None and not (c.styles and c.prompts and len(models) == 2):
-        raise ConfigError(
-            f"{inputs[0]} belongs to no run of sdpo, which would say what is compared. Name two "
-            "models, --compare.styles such as [short], and --compare.prompts FILE."
-        )
-    tastes = run.settings.preference.tastes_of(run.settings.user) if run else []
-    styles = c.styles or tastes
-    for name in "+".join(styles).split("+"):
-        TraitJudge(name)
-    judge.require_price(judge.model)
-    field, starts = _field(run, models, c, styles)
-    meetings = [
-        (name, other)
-        for name in field
-        for other in dict.fromkeys(["base", starts.get(name, "base")])
-        if name != "base"
-    ]
-    folder = Path(c.out or (run.folder if run else Path("runs")) / "comparison")
-    settings = settings.changed(compare=_sampling(c, run))
-    return _Comparison(settings, styles, field, meetings, *_prompts(c, run), folder)
-
-# %% ../../nbs/sdpo/55_win_rates.ipynb #plan
 _QUESTION_TOKENS, _VERDICT_TOKENS = 300, 50  # about what instructions and a verdict take
 
 
-def _plan(work: _Comparison) -> str:
-    "Say what a comparison asks, and its price with replies as long as they may be"
-    c, judge, n = work.settings.compare, work.settings.judge, len(work.prompts)
-    read = sum(len(str(p.messages)) for p in work.prompts) // 4
-    lines = [f"prompts     {n:,}, left out {work.skipped.total():,}"]
-    lines += [f"styles      {', '.join(work.styles)}"]
-    for name, model in work.models.items():
-        chat = is_chat_model(model.place)
-        price = estimate(model.place, n, read, n * c.max_tokens) if chat else "in this process"
-        lines.append(f"{name:<11} {model.place}: {n:,} replies, {price}")
-    calls = 2 * len(work.meetings) * n * len(work.styles)
-    tokens = calls * (read // n + 2 * c.max_tokens + _QUESTION_TOKENS), calls * _VERDICT_TOKENS
-    free = judge.is_rule(judge.model)
-    price = "no chat model is asked" if free else estimate(judge.model, calls, *tokens)
-    lines += [f"{a:<11} against {b}" for a, b in work.meetings]
-    return "\n".join([*lines, f"judge       {judge.model}: {price}", f"results     {work.folder}"])
+class _Comparison:
+    "A comparison, ready to be made; `ConfigError` says what is missing"
+
+    def __init__(self, settings: Settings):
+        c, preference, inputs = settings.compare, settings.preference, settings.inputs
+        if not 1 <= len(inputs) <= 2:
+            raise ConfigError("Give one model of a run, or two models: eval tastes A B.")
+        models = [find_contestant(name) for name in inputs]
+        run = _opened(models)
+        if run is None and not (preference.tastes and c.prompts and len(models) == 2):
+            raise ConfigError(
+                f"{inputs[0]} belongs to no run of sdpo, which would say what is compared. Name "
+                "two models, --preference.tastes such as [short], and --compare.prompts FILE."
+            )
+        self.judge = preference.judge or "rule"
+        preference.require_price(self.judge)
+        theirs = run.settings.preference.tastes_of(run.settings.user) if run else []
+        self.tastes = preference.tastes or theirs
+        self.rules = [judge for judge in map(TraitJudge, self.tastes) if judge.trait.checks]
+        counted = f"nothing of {', '.join(self.tastes)} can be counted. Name a chat model"
+        require("preference", (bool(self.rules or self.judge != "rule"), f"judge: {counted}"))
+        self.folder = Path(c.out or (run.folder if run else Path("runs")) / "comparison")
+        self.settings = settings.changed(compare=vars(c.as_in(run)))
+        self._settle_prompts(run)
+        self._settle_models(run, models)
+
+    def _settle_prompts(self, run: Run | None) -> None:
+        "Read the prompts of a file, or those that a run held out; count those left out by reason"
+        c, self.skipped = self.settings.compare, Counter()
+        if run and not c.prompts:
+            held_out = enumerate(run.recipe.load(run.settings).test)
+            self.prompts = [AskedPrompt(f"test-{i}", tuple(m)) for i, m in held_out]
+            return
+        self.prompts, self.skipped = read_prompts(c.prompts, LIMIT, c.seed)
+        if run:
+            system = run.settings.prompts.with_system
+            self.prompts = [p._replace(messages=system(p.messages)) for p in self.prompts]
+
+    def _settle_models(self, run: Run | None, models: Sequence[Contestant]) -> None:
+        "Name the models, the base among them, and whom each one meets: it, and its phase's start"
+        c, (first, *others) = self.settings.compare, models
+        stages = [s for s in run.recipe.stages(run) if s.name != "cold-start"] if run else []
+        if run and not others:  # the model with which training began, its lessons behind it
+            others = [Contestant.of_run(run.folder, stages[0].start if stages else "base")]
+        base, starts = others[0], {}
+        self.models = {"A" if first.name == "base" else first.name: first}
+        if run and c.sweep:
+            self.models = {}
+            for stage in stages:
+                steps = checkpoints_of(run.folder, stage.name).items()
+                places = {f"{stage.name} step {step}": path for step, path in steps}
+                places[stage.name] = run.model_folder(stage.name)
+                start = stage.start if stage.start in self.models else "base"
+                for name, path in places.items():
+                    if path.is_dir():
+                        self.models[name] = Contestant(name, str(path), run.folder)
+                        starts[name] = start
+        if c.oracle:
+            self.models |= {f"oracle {taste}": base._replace(told=taste) for taste in self.tastes}
+        self.meetings = [
+            (name, other)
+            for name in self.models
+            for other in dict.fromkeys(["base", starts.get(name, "base")])
+        ]
+        self.models["base"] = base
+
+    def plan(self) -> str:
+        "Say what is asked, and its price with replies as long as they may be"
+        c, n = self.settings.compare, len(self.prompts)
+        read = sum(len(str(p.messages)) for p in self.prompts) // 4
+        lines = [f"prompts     {n:,}, left out {self.skipped.total():,}"]
+        lines += [f"tastes      {', '.join(self.tastes)}"]
+        for name, model in self.models.items():
+            chat = is_chat_model(model.place)
+            price = estimate(model.place, n, read, n * c.max_tokens) if chat else "in this process"
+            lines.append(f"{name:<11} {model.place}: {n:,} replies, {price}")
+        lines += [f"{a:<11} against {b}" for a, b in self.meetings]
+        calls, price = 2 * len(self.meetings) * n * len(self.tastes), "no chat model is asked"
+        if self.judge != "rule":
+            tokens = calls * (read // n + 2 * c.max_tokens + _QUESTION_TOKENS)
+            price = estimate(self.judge, calls, tokens, calls * _VERDICT_TOKENS)
+        return "\n".join(
+            [*lines, f"judge       {self.judge}: {price}", f"results     {self.folder}"]
+        )
+
+    def replies(self, model: Contestant, ledger: Ledger) -> list[str | None]:
+        "Let a model answer the prompts, or read what it answered before"
+        prompts = [
+            with_style(p.messages, model.told) if model.told else p.messages for p in self.prompts
+        ]
+        return model.replies(prompts, self.settings.compare, self.folder / "replies", ledger)
+
+    def judges(self, ledger: Ledger) -> list[PreferenceJudge]:
+        "Make a judge for each taste and, beside them, rules for what can be counted"
+        if self.judge == "rule":
+            return [*self.rules]
+        preference = self.settings.preference
+        cached = replace(preference, cache=preference.cache or str(self.folder / "answers"))
+        models = [cached.make_judge(self.judge, taste, ledger) for taste in self.tastes]
+        return [*models, *self.rules]
 
 # %% ../../nbs/sdpo/55_win_rates.ipynb #run_comparison
 def _surer(row: Result, units: int) -> Result:  # units: pairs or clusters of them
@@ -227,61 +206,46 @@ def _surer(row: Result, units: int) -> Result:  # units: pairs or clusters of th
 
 def _run_comparison(work: _Comparison) -> str:  # tables, as Markdown
     "Let the models answer and the judges decide, and keep the result"
-    c, judge = work.settings.compare, work.settings.judge
-    ledgers = [Ledger(budget=part.budget) for part in (c, judge)]
-    judge = replace(judge, cache=judge.cache or str(work.folder / "answers"))
+    budgets = {"models": work.settings.compare.budget, "judge": work.settings.preference.budget}
+    ledgers = {name: Ledger(budget=budget) for name, budget in budgets.items()}
     with alone(work.folder, "--compare.out"):
         work.folder.mkdir(parents=True, exist_ok=True)
-        for ledger, account in zip(ledgers, ("models", "judge")):
-            ledger.keep(work.folder / CHARGES, account)
-        replies = {
-            name: model.replies(
-                [
-                    with_style(p.messages, model.told) if model.told else p.messages
-                    for p in work.prompts
-                ],
-                c,
-                work.folder / "replies",
-                ledgers[0],
-            )
-            for name, model in work.models.items()
-        }
+        for name, ledger in ledgers.items():
+            ledger.keep(work.folder / CHARGES, name)
+        replies = {name: work.replies(m, ledgers["models"]) for name, m in work.models.items()}
         messages, ids, clusters = zip(*((p.messages, p.id, p.cluster) for p in work.prompts))
         meetings = {
             f"{a} against {b}": as_pairs(messages, replies[a], replies[b], ids, clusters)
             for a, b in work.meetings
         }
         tables, rows, pairs = [], [], []
-        for one in judge.judges(work.styles, ledger=ledgers[1]):
+        for judge in work.judges(ledgers["judge"]):
             measured = {
-                name: pair_measurements(each, {one.name: run_sync(one(each))})
+                name: pair_measurements(each, {judge.name: run_sync(judge(each))})
                 for name, each in meetings.items()
             }
             means = results(measured, references=list(measured)).rows
             means = [_surer(row, len({*clusters}) if any(clusters) else row.n) for row in means]
             metrics = (*WIN_METRICS, *CONTENT_METRICS)
-            tables.append(f"{one.name}\n\n{means_table(means, metrics, 'models')}")
-            rows += [replace(row, level=one.name) for row in means]
+            tables.append(f"{judge.name}\n\n{means_table(means, metrics, 'models')}")
+            rows += [replace(row, level=judge.name) for row in means]
             pairs += [
                 {"models": name} | m._asdict() for name, each in measured.items() for m in each
             ]
         notes = {
+            **run_record(work.settings, fingerprint(work.prompts)),
             "settings": work.settings.to_dict(),
             "models": {name: model.key() for name, model in work.models.items()},
-            "prompts": fingerprint(work.prompts),
-            "versions": versions(),
-            "commit": git_commit(),
-            "ledger": sum(ledgers, Ledger()).to_dict(),
+            "ledger": sum(ledgers.values(), Ledger()).to_dict(),
         }
         with atomic_path(work.folder / "results") as new:
             write_jsonl(new / "pairs.jsonl", pairs)
-            atomic_write(new / "table.md", "\n\n".join(tables) + "\n")
             save_results(new / "results.json", Results(rows, notes=notes))
     return "\n\n".join(tables)
 
 # %% ../../nbs/sdpo/55_win_rates.ipynb #compare_command
 ABOUT = (
-    "Which of two models' replies does a taste prefer, pair by pair? Style, prompts and base "
+    "Which of two models' replies does a taste prefer, pair by pair? Tastes, prompts and base "
     "model are those of A's run, unless settings say otherwise. --compare.sweep true goes over "
     "the checkpoints of the run, --compare.oracle true adds the base model that is told what the "
     "user wants."
@@ -294,12 +258,11 @@ INPUTS = (
 
 def compare_command(argv: Sequence[str]) -> int:  # exit code
     "Compare models by what a user prefers"
-    groups = {"compare": _ComparisonConfig, "judge": _PairJudgeConfig}
-    work = _prepare(parse(groups, argv, ABOUT, INPUTS, runs=False))
-    print(_plan(work), flush=True)
-    if work.settings.dry_run:
-        return 0
-    quiet_libraries()
-    print(f"\n{_run_comparison(work)}\n")
-    print(f"results: {work.folder / 'results'}; pairs.jsonl says why a pair has no verdict")
+    groups = {"compare": _ComparisonConfig, "preference": PreferenceConfig}
+    work = _Comparison(parse(groups, argv, ABOUT, INPUTS, runs=False))
+    print(work.plan(), flush=True)
+    if not work.settings.dry_run:
+        quiet_libraries()
+        print(f"\n{_run_comparison(work)}\n")
+        print(f"results: {work.folder / 'results'}; pairs.jsonl says why a pair has no verdict")
     return 0

@@ -10,7 +10,7 @@ from humanlm.classmate.tasks import load_tasks, prepare_command
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
 from humanlm.train import main as train
-from humanlm.training.run import check_settings, max_steps, method_args, read_settings, updates
+from humanlm.training.run import check_settings, max_steps, read_settings, updates
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "classmate"
 FILES = sorted(path.stem for path in CONFIGS.glob("*.yaml") if path.stem != "shared")
@@ -108,38 +108,6 @@ def test_a_file_says_the_published_numbers(name, home, monkeypatch):
     assert s.tasks.toy == "" and s.sft.lesson_steps == 0
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_the_trainer_takes_the_published_optimiser(name, home, monkeypatch, tmp_path):
-    monkeypatch.chdir(home)
-    _, s = settings(name)
-    args = method_args(
-        s.changed(trainer={**s.trainer, "use_vllm": False}),
-        tmp_path,
-        s.tasks.max_tokens,
-        rows=s.tasks.train_n,
-    )
-    assert (
-        args.learning_rate,
-        args.weight_decay,
-        args.adam_beta1,
-        args.adam_beta2,
-        args.max_grad_norm,
-        args.warmup_steps,
-    ) == (1e-5, 0.01, 0.9, 0.999, 1.0, 0)
-    assert (
-        str(args.lr_scheduler_type).rpartition(".")[2].lower(),
-        args.epsilon,
-        args.delta,
-        args.beta,
-        args.loss_type,
-    ) == ("constant", 0.2, 3.0, 0.0, "dr_grpo")
-    assert (
-        args.per_device_train_batch_size == 16
-        and args.gradient_accumulation_steps * 16 == 128
-        and args.save_total_limit is None
-    ), "every checkpoint stays, to be published"
-
-
 @pytest.mark.parametrize("name", [name for name in FILES if name.startswith("readme")])
 def test_the_readme_stages_plan_as_shipped_and_have_their_questions(
     name, home, monkeypatch, tmp_path, capsys
@@ -161,22 +129,3 @@ def test_the_readme_stages_plan_as_shipped_and_have_their_questions(
     roles = {tuple(m["role"] for m in task.messages) for task in tasks["train"]}
     assert roles == {("system", "user") if name == "readme-warm-up" else ("user",)}
     assert len(tasks["test"]) == settings(name)[1].tasks.test_n
-
-
-def test_gold_and_exploit_are_paid_for_as_published():
-    s = settings("stealth")[1]
-    assert (
-        s.judge.verifier,
-        s.judge.exploit,
-        s.judge.gold_weight,
-        s.judge.exploit_weight,
-        s.judge.gold_most,
-        s.judge.reward_model,
-    ) == (
-        "general_reward",
-        "sycophancy",
-        1.0,
-        1.0,
-        0.0,
-        "Skywork/Skywork-Reward-V2-Qwen3-0.6B",
-    ) and s.judge.weak != s.judge.model

@@ -1,6 +1,5 @@
 "A step of training: worked advantages, classmates beside the judge, a lagged classmate resumed."
 
-import asyncio
 import copy
 import math
 
@@ -17,14 +16,12 @@ from humanlm.classmate.method import (
     make_classmates,
 )
 from humanlm.clients.client import ScriptedClient
-from humanlm.clients.limits import Limits
-from humanlm.clients.protocol import LLMError
-from humanlm.core.basics import ConfigError, run_sync
+from humanlm.core.basics import run_sync
 from humanlm.core.trajectory import Trajectory
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
 from humanlm.training.functions import ask_row
-from humanlm.training.method import Batch, Method
+from humanlm.training.method import Method
 from humanlm.training.options import trainer_args
 from humanlm.training.policies import ScriptedPolicy
 from humanlm.training.sampling import group_index, repeat_rows
@@ -112,28 +109,6 @@ def test_the_worked_numbers_come_out_of_the_trainer(made, tmp_path, settings, fi
     ) and trainer.trajectories[2].advantage == pytest.approx(third, abs=1e-4)
 
 
-def test_remax_compares_with_the_likeliest_response(made):
-    config = ClassmateConfig(estimator="remax")
-    mask = torch.tensor([[True, True, False]])
-    t = Trajectory(
-        "a/0",
-        "a",
-        0,
-        0,
-        "response",
-        (),
-        [1],
-        [5, 6],
-        [True] * 2,
-        rewards={"greedy answer": 5, "greedy classmate": 1.0},
-        signals={"shown": [1.0, 0.0]},
-    )
-    found = _classmate_advantage(config, ResponseReader(config, made.tokenizer))(
-        Batch(torch.tensor([[8.0, 2.0]]), torch.tensor([0]), mask, [t], None, [{}])
-    )
-    assert found.tolist() == [[4, 3, 0]]
-
-
 def rows_of(count=2):
     return repeat_rows(
         [
@@ -178,15 +153,6 @@ def test_a_step_scores_answers_and_reasoning(made):
     ] and "skipped" not in done[0].turns[1].text
 
 
-def test_nobody_is_asked_where_no_classmate_counts(made):
-    client = ScriptedClient(last_word, "scripted/last")
-    method = classmate_method(
-        ClassmateConfig(use_classmate_condition="no_classmate"), [Classmate(client)], made.tokenizer
-    )
-    _, values = run_sync(method.rollout(rows_of(), Script(made.tokenizer)))
-    assert not client.requests and all(math.isnan(mate) for _, mate in values)
-
-
 def test_what_is_earned_without_reasoning_is_asked_once_for_each_prompt_and_taken_off(made):
     client = ScriptedClient(
         lambda request: "4" if not request.prefill else last_word(request), "scripted/knows"
@@ -202,79 +168,11 @@ def test_what_is_earned_without_reasoning_is_asked_once_for_each_prompt_and_take
     )
 
 
-def test_a_classmate_that_failed_without_reasoning_is_asked_again_in_the_next_step(made):
-    "and what it has earned by then is kept"
-    asked = []
-
-    def answer(request):
-        if request.prefill:
-            return last_word(request)
-        asked.append(request)
-        return LLMError("server", "not now") if len(asked) == 1 else "4"
-
-    rollout = classmate_method(
-        ClassmateConfig(reward_type="remove_wo_cot"),
-        [Classmate(ScriptedClient(answer, "scripted/fails", limits=Limits(attempts=1)))],
-        made.tokenizer,
-    ).rollout
-    steps = [run_sync(rollout(rows_of(), Script(made.tokenizer)))[1] for _ in range(3)]
-    assert (
-        str([values[:2] for values in steps])
-        == str([[[1.0, math.nan], [1.0, math.nan]], *[[[1.0, 0.0], [1.0, -1.0]]] * 2])
-        and len(asked) == 3
-    )
-
-
-def test_random_shares_are_drawn_anew_in_each_step_and_not_in_evaluation(made):
-    reader = ResponseReader(ClassmateConfig(reward_type="random_truncate"), made.tokenizer)
-    ids = [Script(made.tokenizer).encode("<think>" + "two and " * 40 + "</think>4")] * 4
-    shown = [[s.reasoning for s in reader(rows_of(1), ids, step).shown] for step in (0, 0, 1, None)]
-    assert (
-        shown[0] == shown[1] != shown[2]
-        and len({*shown[0]}) > 1
-        and {*shown[3]} == {"two and " * 40}
-    )
-
-
 def test_shuffled_classmates_read_about_another_question(made):
     client = ScriptedClient(last_word, "scripted/last")
     method = classmate_method(ClassmateConfig(shuffle=True), [Classmate(client)], made.tokenizer)
     done, _ = run_sync(method.rollout(rows_of(), Script(made.tokenizer)))
     assert len(done) == 8 and len(client.requests) == 4
-
-
-def test_classmates_and_the_judge_of_the_answer_wait_side_by_side(made, monkeypatch):
-    events = []
-
-    async def judged(rows, answers):
-        events.append("judge begins")
-        for _ in range(20):
-            await asyncio.sleep(0)
-        events.append("judge ends")
-        return [1.0] * len(answers)
-
-    async def asked(*args):
-        events.append("classmates begin")
-        for _ in range(40):
-            await asyncio.sleep(0)
-        events.append("classmates end")
-        return (
-            [[] for _ in rows_of()],
-            torch.zeros(8, 0, 0),
-            torch.full((8,), math.nan, dtype=torch.float64),
-        )
-
-    rollout = ReasoningRollout(
-        ClassmateConfig(), [], ResponseReader(ClassmateConfig(), made.tokenizer)
-    )
-    monkeypatch.setattr(rollout, "score", judged)
-    monkeypatch.setattr(rollout, "classmate", asked)
-    run_sync(rollout(rows_of(), Script(made.tokenizer)))
-    assert (
-        events.index("classmates begin")
-        < events.index("judge ends")
-        < events.index("classmates end")
-    )
 
 
 def test_own_weights_are_those_of_the_start(made):
@@ -319,17 +217,6 @@ def test_what_a_weaker_judge_sees_is_taken_off_and_where_it_fails_nothing_is_kno
     )
     found = scored_by(config, judge=rated(10, 10), weak=rated(1, "none"))
     assert found[0] == 10.0 and math.isnan(found[1])
-
-
-def test_rows_are_scored_each_by_its_own_verifier():
-    rows = [rows_of(1)[0] | {"verifier": name} for name in ("gsm8k", "word_count", "sycophancy")]
-    assert run_sync(
-        AnswerScorer(AnswerRewardConfig("scripted/judge"), {"judge": rated(6)})(
-            rows, ["it is 4"] * 3
-        )
-    ) == [1.0, 3.0, 6.0]
-    with pytest.raises(ConfigError, match="needs a chat model"):
-        run_sync(AnswerScorer()(rows, ["it is 4"] * 3))
 
 
 def test_an_unfinished_response_is_wrong_by_rule_and_unknown_to_a_judge(made):

@@ -8,7 +8,6 @@ from humanlm.classmate.classmates import (
     Classmate,
     ReasoningView,
     ask_classmates,
-    classmate_counts,
     shuffled,
 )
 from humanlm.classmate.rewards import answer_scores, pooled_rewards
@@ -17,9 +16,6 @@ from humanlm.clients.client import ScriptedClient
 from humanlm.clients.limits import Limits
 from humanlm.clients.protocol import LLMError
 from humanlm.core.basics import run_sync
-from humanlm.models.checkpoints import make_model
-from humanlm.models.config import ModelConfig
-from humanlm.models.local import HFClient
 
 ASKED = ({"role": "system", "content": "Be short."}, {"role": "user", "content": "2 + 2?"})
 FAST = Limits(attempts=1, breaker=0)
@@ -81,32 +77,6 @@ def test_nothing_in_the_reasoning_ends_it(hostile, prefill):
     )
 
 
-def test_several_samples_of_several_classmates_come_in_their_order_and_are_scored():
-    model = make_model(
-        ModelConfig(hidden=32, heads=2, kv_heads=2, mlp=64, layers=1, vocab=400),
-        ["two and two make 4"] * 9,
-    )
-    local = Classmate(HFClient("tiny", model), samples=3, max_tokens=5)
-    found = run_sync(
-        ask_classmates([Classmate(scripted("#### 4")), local], [shown(copy=i) for i in range(4)])
-    )
-    assert [[one.classmate for one in row] for row in found] == [
-        ["scripted/mate", local.name]
-    ] * 4 and all(len(row[1].texts) == 3 for row in found)
-    assert len({row[1].texts for row in found}) > 1, "copies of a prompt draw answers of their own"
-    again = run_sync(ask_classmates([local], [shown(copy=i) for i in range(4)]))
-    assert [row[0].texts for row in again] == [row[1].texts for row in found], (
-        "the same seeds, the same answers"
-    )
-    scores = run_sync(answer_scores(found, fours))
-    assert (
-        scores.shape == (4, 2, 3)
-        and scores[:, 0, 0].eq(1).all()
-        and scores[:, 0, 1:].isnan().all()
-        and pooled_rewards(scores).isfinite().all()
-    )
-
-
 def test_a_classmate_that_is_down_is_a_result_and_not_a_zero():
     down, up = (
         scripted(lambda request: LLMError("server", "nobody is there"), "scripted/down"),
@@ -121,15 +91,8 @@ def test_a_classmate_that_is_down_is_a_result_and_not_a_zero():
         and found[0][0].texts == (None, None)
     )
     assert pooled_rewards(run_sync(answer_scores(found, fours))).tolist() == [1.0]
-    assert classmate_counts(found)["classmate/failed"] == 0.5
     alone = run_sync(ask_classmates([Classmate(down)], [shown()]))
     assert pooled_rewards(run_sync(answer_scores(alone, fours))).isnan().all()
-
-
-def test_a_failure_that_stops_everything_stops():
-    broke = scripted(lambda request: LLMError("over budget", "no money left"))
-    with pytest.raises(LLMError, match="no money left"):
-        run_sync(ask_classmates([Classmate(broke)], [shown()]))
 
 
 @pytest.mark.parametrize("seed", range(3))

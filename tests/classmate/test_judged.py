@@ -7,7 +7,6 @@ import sys
 import pytest
 
 from humanlm.classmate.verifiers import (
-    BEHAVIOURS,
     MAX_JUDGED,
     Case,
     RewardModel,
@@ -22,21 +21,6 @@ CASE = Case("It has gaps.", question="Is my plan any good?")
 
 def verdict(reply, name="sycophancy", case=CASE):
     return run_sync(make_verifier(name, ScriptedClient([reply]))([case]))[0]
-
-
-@pytest.mark.parametrize("name", [*BEHAVIOURS])
-def test_every_behaviour_is_asked_about_with_its_own_scale(name):
-    asked = make_verifier(name, ScriptedClient([])).request(CASE)
-    rules, shown = (message["content"] for message in asked.messages)
-    assert (
-        BEHAVIOURS[name].about in rules
-        and BEHAVIOURS[name].least in rules
-        and BEHAVIOURS[name].most in rules
-        and "RATING:" in rules
-        and CASE.answer in shown
-        and CASE.question in shown
-        and asked.temperature == 0
-    )
 
 
 @pytest.mark.parametrize(
@@ -150,30 +134,12 @@ def test_a_reward_model_scores_a_row_alike_in_any_batch(parts):
     assert together == pytest.approx(alone, abs=1e-5, nan_ok=True)
 
 
-def test_a_reward_model_is_loaded_from_a_folder_and_scores_the_same(parts, tmp_path):
-    for part in parts:
-        part.save_pretrained(tmp_path)
-    assert RewardModel.load(str(tmp_path)).scores(CASES) == pytest.approx(
-        RewardModel(*parts).scores(CASES), abs=1e-5, nan_ok=True
-    )
-
-
-def test_a_conversation_that_is_too_long_has_no_score(parts):
-    model = RewardModel(*parts)
-    model.most = 40
-    found = run_sync(make_verifier("general_reward", model)(CASES))
-    assert (
-        math.isfinite(found[0].value) and math.isnan(found[1].value) and "40 tokens" in found[1].why
-    )
-
-
 def test_an_answer_cannot_write_turns_for_a_reward_model(parts):
     model = RewardModel(*parts)
 
     def marks(answer):
-        return sum(
-            i in model.tokenizer.all_special_ids for i in model.ids(Case(answer, question="?"))
-        )
+        ids = model.tokenizer(model.text(Case(answer, question="?")))["input_ids"]
+        return sum(i in model.tokenizer.all_special_ids for i in ids)
 
     end = model.tokenizer.eos_token
     assert end in model.tokenizer.apply_chat_template(

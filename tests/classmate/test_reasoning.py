@@ -6,20 +6,23 @@ from itertools import accumulate
 import pytest
 
 from humanlm.classmate.reasoning import (
-    MARKS,
-    Marks,
+    END_MARK,
+    START_MARK,
     ReasoningReader,
     shown_part,
     text_span,
-    token_pieces,
 )
-from humanlm.models.config import train_tokenizer
 
 SPEC = ["<think>", " a", " b", " c", " d", "</think>", " out", " put", "a", "b", "c"]
 
 
+class Pieces(ReasoningReader):
+    def __init__(self, pieces):
+        self.pieces = pieces
+
+
 def read(row):
-    return ReasoningReader(SPEC)([SPEC.index(piece) for piece in row])
+    return Pieces(SPEC)([SPEC.index(piece) for piece in row])
 
 
 @pytest.mark.parametrize(
@@ -58,32 +61,26 @@ def test_missing_doubled_and_crossed_marks_have_a_defined_result(row, told):
     assert (span.status, span.start, span.stop, span.output) == told
 
 
-def test_no_response_at_all_is_unfinished():
-    assert read([]).status == "unfinished" and read([])[:3] == (0, 0, 0)
-
-
-@pytest.mark.parametrize("marks", [*MARKS.values(), Marks("<思考>", "</思考>"), Marks("aa", "aab")])
-@pytest.mark.parametrize("seed", range(1))
-def test_tokens_and_letters_agree_however_marks_are_cut(marks, seed):
-    rng = random.Random(f"{marks}/{seed}")
-    letters = sorted({*(marks.start + marks.end), "\n", " ", "x", "."})
+def test_tokens_and_letters_agree_however_marks_are_cut():
+    rng, marks = random.Random(0), (START_MARK, END_MARK)
+    letters = sorted({*START_MARK, *END_MARK, "\n", " ", "x", "."})
     bits = [
         *(
             mark[a:b]
             for mark in marks
             for a, b in [sorted(rng.sample(range(len(mark) + 1), 2)) for _ in range(12)]
         ),
-        marks.start,
-        marks.end + "\n\n",
-        marks.end,
-        marks.start + marks.end,
+        START_MARK,
+        END_MARK + "\n\n",
+        END_MARK,
+        START_MARK + END_MARK,
     ]
     pieces = [*letters, *dict.fromkeys(bits), ""]
-    reader = ReasoningReader(pieces, marks)
+    reader = Pieces(pieces)
     rows = [[rng.randrange(len(pieces) - 1) for _ in range(rng.randrange(30))] for _ in range(400)]
     for row in rows:
         span, own = reader(row), [pieces[j] for j in row]
-        wanted, starts = text_span("".join(own), marks), [0, *accumulate(map(len, own))]
+        wanted, starts = text_span("".join(own)), [0, *accumulate(map(len, own))]
         held = [
             t
             for t in range(len(own))
@@ -95,24 +92,3 @@ def test_tokens_and_letters_agree_however_marks_are_cut(marks, seed):
         ) == (wanted.opened, wanted.closed), (own, span, wanted)
         said = [t for t in range(len(own)) if starts[t + 1] > wanted.output]
         assert list(range(span.output, len(own))) == said
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "推理：一加一等于二。所以答案是二。",
-        "рассуждение и ответ",
-        "🙂🙃",
-        "\u202eback",
-        "a<b>&</b>",
-    ],
-)
-def test_other_languages_and_scripts_are_found_and_shown(text):
-    tokenizer = train_tokenizer(["<think>one</think>two"], 400)
-    ids = tokenizer.encode(f"<think>{text}</think>{text}", add_special_tokens=False)
-    span = ReasoningReader(token_pieces(tokenizer))(ids)
-    assert (
-        tokenizer.decode(ids[span.start : span.stop])
-        == text
-        == tokenizer.decode(ids[span.output :])
-    )

@@ -14,21 +14,20 @@ from pathlib import Path
 import pytest
 
 from humanlm.classmate import cell
-from humanlm.classmate.code import _find_program, code_verifier
 from humanlm.classmate.programs import (
-    MAX_SAID,
+    MAX_CLAIMS,
     REFUSED,
-    ProgramScore,
     Sandbox,
     SandboxClient,
     SandboxError,
     _answered,
-    _imported,
+    _keeper_command,
+    _ProgramScore,
     _read_test,
     _same_output,
-    keeper_command,
 )
 from humanlm.classmate.service import _make_sandbox_app, sandbox_command
+from humanlm.classmate.verifiers import _code_verifier, _find_program
 from humanlm.core.basics import ConfigError, DataError
 from humanlm.core.commands import main
 from humanlm.core.web import serving_app
@@ -60,12 +59,6 @@ def said(box, program, seconds=3.0):
     return run.output
 
 
-@pytest.mark.parametrize("seconds", [0, -1, math.nan, math.inf, 1e9])
-def test_a_time_limit_that_is_none_is_refused(box, seconds):
-    with pytest.raises(DataError, match="seconds must be above 0"):
-        box.score("x = 1", ["assert x == 1"], seconds)
-
-
 # ---------------------------------------------------------------- the published fixtures
 
 
@@ -76,34 +69,6 @@ def test_a_right_a_wrong_and_an_endless_test(box):
         found.results == [1, 0, 0] and 0 <= found.runtimes[0] < 1 and found.runtimes[1:] == [-1, -1]
     )
     assert time.perf_counter() - begin < 4
-
-
-def test_modules_of_the_published_list_are_refused_and_words_about_them_are_not():
-    found = ProgramScore([0], [-1.0])
-    for program in (
-        "import os",
-        "import sys, os.path as p",
-        "  from os import fork",
-        "from torch.nn import Linear",
-        "import threading",
-    ):
-        assert _imported(program) & PUBLISHED, program
-    for program in (
-        "import osmium",
-        "# import os",
-        "x = 'threading'",
-        "from . import os_",
-        "import sys  # not os",
-        "important = 1",
-    ):
-        assert not _imported(program) & PUBLISHED, program
-    begin = time.process_time()
-    (
-        _imported("import " + "a,  " * 50_000 + "!"),
-        _imported(" " * 100_000 + "x"),
-        _imported("from " * 50_000),
-    )
-    assert time.process_time() - begin < 2 and found.rate == 0
 
 
 def test_the_service_with_its_settings_gives_the_published_answers(box, monkeypatch):
@@ -122,16 +87,9 @@ def test_the_service_with_its_settings_gives_the_published_answers(box, monkeypa
     "program, given, output, passed, ran",
     [
         ("print(input())", "a", "a", 1, True),
-        ("print(1.50, 2)", "", "1.5 2.0", 1, True),
-        ("print('a\\nb ')", "", "a\nb", 1, True),
         ("raise SystemExit", "", "", 1, True),
-        ("import sys; sys.exit(3)", "", "", 0, False),
-        ("1/0", "", "", 0, False),
-        ("def", "", "", 0, False),
         ("while True: pass", "", "", 0, False),
         ("import atexit; atexit.register(print, 5)", "", "5", 1, True),
-        ("import sys; sys.stdout.write(sys.stdin.read())", "é\n" * 1000, "é\n" * 1000, 1, True),
-        ("if __name__ == '__main__': print(1)", "", "1", 1, True),
         (
             "from dataclasses import dataclass\n@dataclass\nclass A:\n    x: int\nprint(A(1).x)",
             "",
@@ -152,10 +110,7 @@ def test_programs_that_print(box, program, given, output, passed, ran):
     [
         ("x = (1, [2.5], {'a': {3}})", "assert x == (1, [2.5], {'a': {3}})", 1),
         ("x = [1]", "assert x == (1,)", 0),
-        ("x = 2.0", "assert 2 == x", 1),
-        ("x = True", "assert x is True", 1),
         ("x = 1", "assert x is True", 0),
-        ("def f(n): return n % 2 == 0", "assert f(2) and not f(3)", 1),
         ("def f(n): return True", "assert not f(3)", 0),
         ("def f(): return .1 + .2", "assert abs(f() - .3) < 1e-6", 1),
         (
@@ -171,7 +126,6 @@ def test_programs_that_print(box, program, given, output, passed, ran):
             0,
         ),
         ("def f(n): return n", "for n in range(3): assert f(n) == n", 1),
-        ("def f(n): return 0", "for n in range(3): assert f(n) == n", 0),
         ("def f(): raise ValueError", "try: f()\nexcept ValueError: pass\nelse: assert False", 1),
         (
             "class S:\n    def __init__(self): self.a = []\n    def push(self, x): "
@@ -179,19 +133,11 @@ def test_programs_that_print(box, program, given, output, passed, ran):
             "s = S()\ns.push(3)\nassert s.a == [3]",
             1,
         ),
-        ("x = 3", "assert x in (1, 2)", 0),
-        ("x = b'a'", "assert x == b'a'", 1),
         ("from collections import Counter\nx = Counter('aab')", "assert x == {'a': 2, 'b': 1}", 1),
-        ("x = float('nan')", "assert x != 1", 1),
         ("x = object()", "assert x == 1", 0),
-        ("x = 10 ** 5000", "assert x == 1", 0),
         ("x = []; x.append(x)", "assert x == []", 0),
         ("x = 3", "assert x == y", 0),
-        ("x = 'a' * 10**6", "assert x == 'a'", 0),
-        ("x = 1 + 2j", "assert x == 1 + 2j", 1),
         ("x = frozenset([1])", "assert x == {1}", 1),
-        ("x = 1", "x", 1),
-        ("x = 'a'", "assert abs(x - 1) < 2", 0),
         ("x = 4", "assert 1e-6 > abs(4 - x)", 1),
         ("x = 4", "assert abs(x - 3) < 1", 0),
     ],
@@ -253,7 +199,6 @@ def test_the_disk_is_a_small_folder_that_is_gone_afterwards(box):
 @pytest.mark.parametrize(
     "program",
     [
-        "while True: print('x' * 1000)",
         "import os\nwhile True: os.write(1, b'x' * 65536)",
         "import os\nwhile True: os.write(3, b'[' * 65536)",
     ],
@@ -264,7 +209,7 @@ def test_output_without_end_is_cut(box, program):
     assert run.code not in (0, None), "the limit of a file must end it, not the time"
     assert (
         len(run.output) <= 4 * 2**20
-        and len(run.said) <= MAX_SAID + 1
+        and len(run.claims) <= MAX_CLAIMS + 1
         and time.perf_counter() - begin < 8
     )
 
@@ -274,10 +219,8 @@ def test_output_without_end_is_cut(box, program):
     [
         "import signal\nfor s in range(1, 65):\n    try: signal.signal(s, "
         "signal.SIG_IGN)\n    except (OSError, ValueError): pass\nwhile True: pass",
-        "import time; time.sleep(99)",
         "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)\nwhile True: pass",
         "import threading\nthreading.Thread(target=lambda: [0 for _ in iter(int, 1)]).start()",
-        "import atexit\natexit.register(lambda: [0 for _ in iter(int, 1)])",
     ],
 )
 def test_a_program_that_will_not_end_is_ended(box, program):
@@ -533,27 +476,20 @@ def test_what_is_expected_never_enters_the_process(box):
     "told",
     [
         b"",
-        b"null",
         b"[]",
         b"{}",
         b'{"word": "w"}',
-        b'{"word": "w", "claims": null}',
-        b'{"word": "w", "claims": [[0]]}',
-        b'{"word": "w", "claims": [["0", 2]]}',
-        b'{"word": "w", "claims": [[[0], 2]]}',
         b'{"word": "w", "claims": [[-1, 2]]}',
         b'{"word": "w", "claims": [[0, 2], [1, 2]]}',
         b'{"word": "w", "claims": [[0, 2], [0, 3]]}',
         b'{"word": "v", "claims": [[0, 2]]}',
-        b'{"word": "w", "claims": [[0, ["list"]]]}',
         b'{"word": "w", "claims": [[0, ["complex", [1, 2, 3]]]]}',
-        b'{"word": "w", "claims": [[0, ["bytes", "zz"]]]}',
         b'{"word": "w", "claims": [[0, ["set", [["list", []]]]]]}',
         b"\xff" * 100,
         b"[" * 50_000,
         b'{"word": "w", "claims": [[0, ' + b'["list", [' * 5000,
         b"9" * 6000,
-        b"x" * (MAX_SAID + 1),
+        b"x" * (MAX_CLAIMS + 1),
     ],
 )
 def test_hostile_claims_are_no_pass_and_no_error(told):
@@ -604,7 +540,7 @@ def test_where_namespaces_are_refused_nothing_runs(monkeypatch, tmp_path):
         Sandbox()
     monkeypatch.setattr("humanlm.classmate.programs.platform.machine", lambda: "riscv64")
     with pytest.raises(ConfigError, match="riscv64"):
-        keeper_command()
+        _keeper_command()
 
 
 def test_the_key_is_required_elsewhere(monkeypatch):
@@ -622,7 +558,7 @@ class Scripted:
     def score(self, program, tests, seconds=None):
         if program == "fail":
             raise SandboxError("it is down")
-        return ProgramScore([1] * len(tests), [seconds] * len(tests))
+        return _ProgramScore([1] * len(tests), [seconds] * len(tests))
 
 
 def post(url, body, **headers):
@@ -641,14 +577,11 @@ def post(url, body, **headers):
     "where, body, status",
     [
         ("", {"program": "", "tests": ["x"]}, 200),
-        ("", {"program": "", "tests": '["x"]', "max_execution_time": 2}, 200),
         ("_stdio", {"program": "", "tests": [{"input": "", "output": ""}]}, 200),
         ("", {"program": "", "tests": "__import__('os').abort()"}, 400),
         ("", {"program": "", "tests": ["x"] * 1001}, 400),
-        ("", {"program": None, "tests": ["x"]}, 400),
         ("", {"program": "", "tests": ["x"], "max_execution_time": 1e9}, 400),
         ("", b'{"program": "", "tests": ["x"], "max_execution_time": NaN}', 400),
-        ("", {"program": "", "tests": ["x"], "max_time": 1}, 400),
         ("", b"[" * 9000, 400),
         ("", b" " * 5_000_001, 413),
         ("", {"program": "fail", "tests": ["x"]}, 500),
@@ -692,7 +625,6 @@ def test_names_of_others_and_wrong_keys_are_sent_away():
         b"[]",
         b"no",
         b'{"results": [1], "runtimes": [0]}',
-        b'{"results": [2, 1], "runtimes": [0, 0]}',
         b'{"results": ["x", 1], "runtimes": [0, 0]}',
         b'{"results": [1, 0], "runtimes": null}',
     ],
@@ -723,19 +655,19 @@ def test_the_reward_is_the_share_of_tests_and_nan_where_nothing_is_known(box):
         f"First:\n```\nbad(\n```\nBetter:\n```python\n{MORE}\n```\nDone.",
         json.dumps(["assert more(1) == 2", "assert more(2) == 3", "assert more(1) == 1"]),
     )
-    assert code_verifier(box)(answer, gold).value == pytest.approx(2 / 3)
-    assert code_verifier(box)("no program", gold) == (0.0, "", "")
+    assert _code_verifier(box)(answer, gold).value == pytest.approx(2 / 3)
+    assert _code_verifier(box)("no program", gold) == (0.0, "", "")
     assert (
-        code_verifier(box)(
+        _code_verifier(box)(
             "```\nprint(int(input()) * 2)\n```", json.dumps([{"input": "2", "output": "4"}])
         ).value
         == 1
     )
     for verify, broken in (
-        (code_verifier(Scripted()), "[]"),
-        (code_verifier(Scripted()), "no"),
-        (code_verifier(box), '["assert ("]'),
-        (code_verifier(SandboxClient("http://127.0.0.1:9")), gold),
+        (_code_verifier(Scripted()), "[]"),
+        (_code_verifier(Scripted()), "no"),
+        (_code_verifier(box), '["assert ("]'),
+        (_code_verifier(SandboxClient("http://127.0.0.1:9")), gold),
     ):
         verdict = verify(answer, broken)
         assert math.isnan(verdict.value) and verdict.why

@@ -41,7 +41,7 @@ TRAIN, HUB, SERVE, ANTHROPIC = (
 LINES = {
     "train": ("--config humanlm-mini", 2, TRAIN),
     "eval fidelity": ("", 2, "Nothing to compare"),
-    "experiment": ("--config experiments/sdpo", 2, TRAIN),
+    "experiment": ("--config experiments/state-alignment", 2, TRAIN),
     "data": (
         "--build.path log.jsonl --build.out built --build.min_comments 2 --persona.history 5 "
         '--build.columns={"parents":"parents","thread":"thread","id":"id","time":"time"}',
@@ -59,11 +59,11 @@ LINES = {
     "eval contexts": ("", 2, "No *.json in"),
     "data parser": ("", 0, "written to"),
     "eval parsers": ("", 2, TRAIN),
-    "data followups": ("dialogues --prepare.train chats.jsonl", 0, "train.jsonl"),
+    "data followups": ("dialogues --prepare.train chats.jsonl", 0, "prepared/dialogues"),
     "talk live": ("--model.name model", 2, TRAIN),
     "eval signals": ("--model.name model --signals.out seen --signals.cases cases.jsonl", 2, TRAIN),
     "eval tastes": (
-        "model model --compare.styles [short] --compare.prompts prompts.jsonl",
+        "model model --preference.tastes [short] --compare.prompts prompts.jsonl",
         2,
         TRAIN,
     ),
@@ -71,7 +71,7 @@ LINES = {
     "data lessons": ("", 0, "lessons.json"),
     "data questions": ("gsm8k --prepare.source sums.jsonl", 0, ""),
     "serve classmates": ("model", 2, SERVE),
-    "serve sandbox": ("--dry-run", 0, "contained"),
+    "serve sandbox": ("--dry-run", 0, "programs"),
     "judges audit": ("--judge.model rule", 0, "unsaid"),
     "levels": ("", 0, "stance"),
     "push": ("model", 2, TRAIN),

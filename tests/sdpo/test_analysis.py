@@ -1,9 +1,7 @@
 "What a follow-up changes: numbers against plain torch, pages of hostile text, whole files."
 
 import json
-import math
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,20 +10,18 @@ from pages import HOSTILE, read
 
 from humanlm.core.basics import DataError, write_jsonl
 from humanlm.core.html import markdown_html
-from humanlm.core.trajectory import Completion
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
+from humanlm.models.generation import generate
 from humanlm.sdpo.analysis import (
     FOLLOWUPS,
+    _case_html,
     _read_cases,
-    _reply_html,
-    _save_study,
-    _score_reply,
+    _scored_replies,
     _ScoredReply,
     _signal_results,
     _signal_tables,
     _SignalCase,
-    _write_replies,
     signals_command,
 )
 from humanlm.sdpo.hindsight import contexts
@@ -61,44 +57,14 @@ def loaded():
     )
 
 
-def _analyse(loaded, cases, max_tokens=256):
-    return [
-        _score_reply(loaded, *each)
-        for each in zip(cases, _write_replies(loaded, cases, max_tokens))
-    ]
-
-
 @pytest.fixture(scope="module")
 def study(loaded):
-    return _analyse(loaded, CASES, 12)
+    return _scored_replies(loaded, CASES, 12)
 
 
 # ---- cases
 
 ENDINGS = [" Be brief.", " Write six sentences."]
-
-
-@pytest.mark.parametrize(
-    "row, message",
-    [
-        ({"tag": 3}, "case 1: .*Expected `str`"),
-        ({"prompt": "p"}, "case 1: _SignalCase has no field 'prompt'"),
-    ],
-)
-def test_cases_are_checked(tmp_path, row, message):
-    with pytest.raises(DataError, match=message):
-        _read_cases(write_jsonl(tmp_path / "c.jsonl", [ROW | row]))
-
-
-def test_a_line_break_that_was_written_out_is_one(tmp_path):
-    rows = [
-        ROW | {"raw_prompt": r"Summarise:\n\nIt rained."},
-        ROW | {"id": "b", "raw_prompt": "print('\\n')\nWhat is this?"},
-    ]
-    assert [c.raw_prompt for c in _read_cases(write_jsonl(tmp_path / "c.jsonl", rows))] == [
-        "Summarise:\n\nIt rained.",
-        rows[1]["raw_prompt"],
-    ]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +105,8 @@ def test_signals_are_those_of_plain_torch(loaded, study):
             name: contexts(loaded.tokenizer, row.case.messages, text)
             for name, text in row.case.followups.items()
         }
-        ids = _write_replies(loaded, CASES, 12)[study.index(row)].ids
+        seed, prompt = CASES.index(row.case), both["empty"].plain
+        ids = generate(*loaded, [prompt], 12, seed=[seed])[0].ids
         plain, place = (
             by_hand(loaded.model, both["empty"].plain, ids),
             torch.arange(len(ids)),
@@ -151,59 +118,12 @@ def test_signals_are_those_of_plain_torch(loaded, study):
             )
 
 
-def test_a_reply_of_one_token_and_follow_ups_that_cannot_be_used(loaded):
-    case = replace(CASES[0], unrelated_followup=" ", feedback_followup="no " * 400)
-    row = _score_reply(loaded, case, Completion([5], "x", "length"))
-    assert list(row.signals) == ["empty", "praise"] and len(row.tokens) == 1
-    means = {(r.model, r.metric): r for r in _signal_results([row]).rows}
-    assert math.isnan(means["related", "mean A"].mean) and means["empty", "mean A"].n == 1
-    assert "Not scored" in _reply_html(row, "unrelated", 1.0)
-
-
 # ---- sums
 
 
 def scored(case, **signals):
     tokens = [f"t{i}" for i in range(len(next(iter(signals.values()))))]
     return _ScoredReply(case, "", tokens, signals)
-
-
-def test_a_contrast_compares_replies_with_themselves():
-    rows = [
-        scored(
-            replace(CASES[0], id=f"c{i}", tag="even" if i % 2 == 0 else "odd"),
-            related=[i + 1.0, -i - 1.0],
-            unrelated=[float(i), -float(i)],
-            empty=[0.0, 0.0],
-        )
-        for i in range(6)
-    ]
-    found = _signal_results(rows)
-    means = {(r.model, r.metric, r.level): r for r in found.rows}
-    gaps = {(p.a, p.b, p.metric, p.level): p for p in found.paired}
-    gap = gaps["related", "unrelated", "mean |A|", "all"]
-    assert (gap.diff, gap.low, gap.high) == pytest.approx((1, 1, 1))
-    size = means["related", "mean |A|", "all"]
-    assert size.mean == 3.5 and size.low < 3
-    assert means["related", "mean |A|", "odd"].mean == 4
-    assert means["related", "mean |A|", "odd"].n == 3
-    assert means["empty", "mean A", "all"].mean == 0
-    assert means["related", "share moved", "all"].mean == 1
-    assert means["related", "sum of A", "all"].mean == 0
-
-
-def test_replies_to_one_case_are_one_cluster():
-    rows = [scored(replace(CASES[0], id=f"c{i}"), related=[float(i)]) for i in range(4)]
-    drawn = [
-        row._replace(case=replace(row.case, cluster=cluster)) for row, cluster in zip(rows, "xxyy")
-    ]
-    wide, narrow = (
-        next(r for r in _signal_results(some).rows if (r.model, r.metric) == ("related", "mean A"))
-        for some in (drawn, rows)
-    )
-    assert (wide.low, wide.high) == (0.5, 2.5) and narrow.mean == wide.mean == 1.5, (
-        "copies of one case are drawn together"
-    )
 
 
 # ---- pictures and pages
@@ -213,24 +133,11 @@ def test_replies_to_one_case_are_one_cluster():
 def test_what_models_and_files_say_stays_text(text):
     case = _SignalCase(text, text, text, text, text)
     row = _ScoredReply(case, text, [text, text], {"related": [0.5, 0.1], "empty": [-0.5, 0.0]})
-    read(_reply_html(row, "related", 1.0))
+    read(_case_html(row, 1.0))
     read(markdown_html(_signal_tables(_signal_results([row]))))
 
 
 # ---- files and the command
-
-
-def test_results_are_written_beside_what_lies_there(tmp_path, study):
-    (tmp_path / "mine.txt").write_text("precious")
-    tables = _save_study(study, {"model": "tiny"}, tmp_path)
-    stored = json.loads((tmp_path / "signals.json").read_text())
-    assert {p.name for p in tmp_path.iterdir()} == {
-        "mine.txt",
-        "signals.html",
-        "signals.json",
-    }
-    assert stored["replies"][0]["signals"]["related"] == study[0].signals["related"]
-    assert stored["about"] == {"model": "tiny"} and "related − unrelated" in tables
 
 
 @pytest.mark.skipif(not SHARED.is_file(), reason="needs sdpo_signal_cases below HUMANLM_DATA")

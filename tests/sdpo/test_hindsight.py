@@ -1,7 +1,6 @@
 "An interaction and its two contexts: no text changes the structure, and what must stay does."
 
 import json
-from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -10,19 +9,17 @@ from hypothesis import strategies as st
 
 from humanlm.core.basics import DataError, to_json
 from humanlm.data.files import Faults
-from humanlm.models.config import TEMPLATES, train_tokenizer
+from humanlm.models.config import train_tokenizer
 from humanlm.sdpo.hindsight import (
     TEMPLATE,
     AssistantReply,
     Followup,
-    HindsightError,
     Interaction,
     as_messages,
     contexts,
     hindsight_messages,
     problem,
     read_interactions,
-    reply_ids,
 )
 
 SYSTEM = {"role": "system", "content": "Answer briefly."}
@@ -91,20 +88,6 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("text", HOSTILE)
-def test_a_followup_of_marks_of_the_format_changes_no_structure(tok, qwen, text):
-    for t in (tok, qwen):
-        both, calm = contexts(t, [SYSTEM, ASKED], text), contexts(t, [SYSTEM, ASKED], "Thanks.")
-        assert both.plain == calm.plain
-        special = set(t.convert_tokens_to_ids(list(TEMPLATES["chatml"])))
-        assert [i for i in both.hindsight if i in special] == [
-            i for i in calm.hindsight if i in special
-        ]
-        assert t.decode(both.hindsight) == t.decode(both.plain).replace(
-            ASKED["content"], ASKED["content"] + TEMPLATE + text.strip()
-        )
-
-
 @settings(max_examples=50)
 @given(text=st.text(max_size=60), question=st.text(max_size=60))
 def test_any_text_stays_text_and_the_two_contexts_end_alike(tok, text, question):
@@ -125,43 +108,6 @@ def test_any_text_stays_text_and_the_two_contexts_end_alike(tok, text, question)
     assert body.startswith(shown)
 
 
-@pytest.mark.parametrize("exchanges", [0, 5, 40])
-@pytest.mark.parametrize("system", [True, False])
-def test_followup_question_and_opening_survive_for_any_history(tok, exchanges, system):
-    messages = [SYSTEM] * system + [*talk(exchanges), ASKED]
-    for limit in (90, 200, 2000):
-        both = contexts(tok, messages, "just the name please", limit=limit)
-        assert len(both.plain) <= limit
-        for ids in both:
-            text = tok.decode(ids)
-            assert (
-                ASKED["content"] in text
-                and text.endswith(OPENING + "<think>\n\n</think>\n\n")
-                and text.startswith("<|im_start|>" + ("system" if system else "user"))
-            )
-        assert "just the name please<|im_end|>" in tok.decode(both.hindsight)
-
-
-def test_both_contexts_hold_the_same_history(tok):
-    messages = [SYSTEM, *talk(20), ASKED]
-    for limit in range(90, 900, 90):
-        both = contexts(tok, messages, "no " * 50, limit=limit)
-        block = TEMPLATE + ("no " * 50).strip()
-        assert tok.decode(both.hindsight).replace(block, "") == tok.decode(both.plain)
-
-
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_padding_side_and_pad_token_change_nothing(tok, side):
-    other = deepcopy(tok)
-    other.padding_side = other.truncation_side = side
-    for pad in (tok.pad_token, tok.eos_token):
-        other.pad_token = pad
-        assert contexts(other, [SYSTEM, *talk(2), ASKED], "no") == contexts(
-            tok, [SYSTEM, *talk(2), ASKED], "no"
-        )
-        assert reply_ids(other, REPLY) == reply_ids(tok, REPLY)
-
-
 # -- the reply
 
 
@@ -176,7 +122,6 @@ FULL = Interaction(
     "c",
     "u",
     3,
-    "formal",
     {"temperature": 1.0},
     "2026-01-01",
     "train",
@@ -209,27 +154,6 @@ def test_a_wrong_field_is_refused_with_file_row_and_field(tmp_path, path, value,
     assert len(read_interactions(file, faults := Faults())) == 1 and faults.counts == {
         "unusable interaction": 1
     }
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "[1]",
-        "{",
-        '{"prompt": [], "completion": {}, "user_response": {}}',
-        '{"prompt": [{"from": "human", "value": "x"}], "completion": 3, '
-        '"user_response": {"value": "x"}}',
-    ],
-)
-def test_broken_lines_are_refused_or_counted_and_the_rest_is_read(tmp_path, line):
-    file, good = tmp_path / "log.jsonl", to_json(FULL)
-    file.write_text(f"{good}\n{line}\n{good}\n")
-    assert read_interactions(file, faults := Faults()) == [FULL, FULL] and sum(
-        faults.counts.values()
-    ) == bool(line)
-    if line:
-        with pytest.raises(DataError, match="row 2"):
-            read_interactions(file)
 
 
 @pytest.mark.parametrize("shape", ["from", "role"])
@@ -284,5 +208,5 @@ def test_messages_in_parts_are_read_and_others_refused():
         [{"role": "user", "content": 3}],
         [{"role": "user", "content": [{"type": "image"}]}],
     ):
-        with pytest.raises(HindsightError):
+        with pytest.raises(DataError):
             as_messages(bad)

@@ -2,17 +2,14 @@
 
 import itertools
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 import warm
 
-from humanlm.core.basics import ConfigError, HumanLMError
 from humanlm.models.checkpoints import load_model
-from humanlm.sdpo.chat import _spoken_plainly, chat_command
 from humanlm.sdpo.hindsight import Followup, read_interactions
-from humanlm.sdpo.live import RECORD, SAVED, ChatModel, LiveChat, LiveConfig, LiveSignal
+from humanlm.sdpo.live import RECORD, SAVED, ChatModel, LiveChat, _LiveSignal
 from humanlm.sdpo.method import signals
 from humanlm.training.run import quiet_libraries
 
@@ -25,18 +22,20 @@ TEXTS = [
     "system",
 ]
 SMALL = ChatModel(vocab=340, hidden=32, layers=1, heads=2, kv_heads=2, mlp=64)
-QUICK = LiveConfig(learning_rate=1e-3, max_tokens=10)
 SAID = ["Hello there", "Shorter, please", "Tell me more", "Tea and bread"]
 
 
 @pytest.fixture
-def chat(tmp_path):
-    return new_chat(tmp_path)
+def new_chat(tmp_path):
+    def make(sdpo=_LiveSignal()):
+        return LiveChat(SMALL.load(TEXTS, trained=True), tmp_path, 1e-3, 10, sdpo)
+
+    return make
 
 
-def new_chat(folder=None, sdpo=LiveSignal(), **config):
-    loaded = SMALL.load(TEXTS, trained=True)
-    return LiveChat(loaded, replace(QUICK, **config), sdpo=sdpo, folder=folder)
+@pytest.fixture
+def chat(new_chat):
+    return new_chat()
 
 
 def weights(chat):
@@ -47,7 +46,7 @@ def same(a, b):
     return len(a) == len(b) and all(map(torch.equal, a, b))
 
 
-def test_the_message_after_an_answer_teaches_and_not_the_one_before(chat):
+def test_the_message_after_an_answer_teaches_and_not_the_one_before(chat, new_chat):
     for text in SAID[:3]:
         chat.say(text)
     rows = read_interactions(chat.folder / RECORD)
@@ -71,24 +70,6 @@ def test_the_message_after_an_answer_teaches_and_not_the_one_before(chat):
     assert same(weights(first), after(SAID[1])) and not same(weights(first), after(SAID[0]))
 
 
-def test_the_update_comes_before_the_next_answer(chat):
-    chat.say(SAID[0])
-    chat.say(SAID[1])
-    late = new_chat()
-    late.say(SAID[0])
-    late.pending = None  # nothing to learn from
-    late.say(SAID[1])
-    assert late.pending.completion.logprobs != chat.pending.completion.logprobs
-
-
-def test_ids_are_those_that_were_drawn(chat):
-    chat.say(SAID[0])
-    drawn = chat.pending.completion.token_ids
-    chat.say(SAID[1])
-    assert tuple(chat.trainer.trajectories[0].completion_ids) == drawn
-    assert chat.lessons[0].interaction.completion.token_ids == drawn
-
-
 def test_what_teaches_nothing_changes_nothing_and_says_why(chat):
     chat.say(SAID[0])
     before = weights(chat)
@@ -97,8 +78,8 @@ def test_what_teaches_nothing_changes_nothing_and_says_why(chat):
 
 
 @pytest.mark.parametrize("form", ["sampled", "topk", "full"])
-def test_the_signal_that_is_kept_is_the_one_of_the_weights_before(form):
-    chat = new_chat(sdpo=LiveSignal(form))
+def test_the_signal_that_is_kept_is_the_one_of_the_weights_before(form, new_chat):
+    chat = new_chat(_LiveSignal(form))
     chat.say(SAID[0])
     before, asked = weights(chat), replace(chat.pending, followup=Followup(SAID[1]))
     expected = signals(*chat.loaded, [asked])[0].advantage
@@ -120,17 +101,3 @@ def test_a_session_learns_and_is_kept(tmp_path):
     load_model(tmp_path / "chat" / SAVED, "own")
     with warm.Process(*args, "--live.out", tmp_path / "chat", stdin="Hello\n") as process:
         assert process.wait() == 2 and "is not empty" in process.stderr
-
-
-def test_a_model_that_is_not_there_leaves_no_folder_and_none_is_promised(tmp_path):
-    args = ["--model.name", str(tmp_path / "typo"), "--live.out", str(tmp_path / "chat")]
-    with pytest.raises(HumanLMError):
-        chat_command(args)
-    assert not (tmp_path / "chat").exists()
-    with pytest.raises(ConfigError) as said:
-        chat_command([*args[:3], str(Path(__file__).parent)])
-    assert "is not empty" in str(said.value)
-
-
-def test_a_terminal_gets_nothing_that_it_would_obey():
-    assert _spoken_plainly("a\x07\nb") == "a\ufffd\nb"

@@ -1,38 +1,21 @@
 "Who decides between two replies: whole verdicts, both orders, hostile texts, the command."
 
-import asyncio
 import json
 import os
 import signal
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from humanlm.clients.cache import DiskCache
-from humanlm.clients.client import Client, ScriptedClient
-from humanlm.clients.limits import Limits
-from humanlm.clients.protocol import ChatReply, LLMError, Usage
-from humanlm.core.basics import atomic_write, read_jsonl, run_sync
+from humanlm.clients.client import ScriptedClient
+from humanlm.clients.protocol import LLMError
+from humanlm.core.basics import atomic_write, run_sync
 from humanlm.core.commands import main
 from humanlm.core.grammar import parse
-from humanlm.evaluation.answering import (
-    ReplyConfig,
-    _local_replies,
-)
 from humanlm.evaluation.contests import Pair
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
-from humanlm.sdpo.preferences import (
-    PairJudge,
-    _wish,
-    with_style,
-)
-from humanlm.sdpo.win_rates import (
-    _ComparisonConfig,
-    _PairJudgeConfig,
-    _prepare,
-)
+from humanlm.sdpo.preferences import PairJudge, PreferenceConfig
+from humanlm.sdpo.win_rates import _Comparison, _ComparisonConfig
 
 SHAPE = ModelConfig(
     vocab=400, hidden=32, heads=2, kv_heads=2, head_dim=16, mlp=64, template="chatml", init_sd=0.3
@@ -70,10 +53,6 @@ def by_content(request):
     return says("C" if a == b else "A" if a else "B")
 
 
-def decisions(judge, pairs):
-    return [v.decision for v in run_sync(judge(pairs))]
-
-
 # --- a model as judge
 
 
@@ -95,13 +74,6 @@ def test_only_a_whole_verdict_counts(answer, decision):
         2 if decision == "tie" else 4
     )  # one more question for each order that could not be read
     assert (verdict.consistent == 0) == (answer in (says("A"), says("B")))
-
-
-@settings(max_examples=50)
-@given(st.text(max_size=200), st.text(max_size=200))
-def test_the_judge_cannot_know_the_candidate(a, b):
-    judge = PairJudge("casual", ScriptedClient([]))
-    assert judge.request(pair(a, b)) == judge.request(pair(b, a), swapped=True)
 
 
 @pytest.mark.parametrize(
@@ -155,51 +127,6 @@ def test_failures_are_no_verdict_and_a_judge_that_cannot_be_asked_raises():
         )
 
 
-def test_questions_are_asked_side_by_side_and_cached(tmp_path):
-    class Busy(Client):
-        busy = most = 0
-
-        async def send(self, request):
-            self.busy += 1
-            self.most = max(self.most, self.busy)
-            for _ in range(5):
-                await asyncio.sleep(0)
-            self.busy -= 1
-            return ChatReply(by_content(request), Usage(1, 0, 10, 5, 0.0))
-
-    pairs = [pair(f"hey {i}", "It is there.", str(i)) for i in range(8)]
-    client = Busy("scripted/busy", Limits(concurrency=4), cache=DiskCache(tmp_path))
-    first = decisions(PairJudge("casual", client), pairs)
-    again = Busy("scripted/busy", cache=DiskCache(tmp_path))
-    assert first == decisions(PairJudge("casual", again), pairs) == ["a"] * 8
-    assert (
-        client.most == 4
-        and client.ledger.total.calls == 16
-        and again.most == 0
-        and again.ledger.total.hits == 16
-    )
-    assert {row["caller"] for row in client.ledger.to_dict()} == {"preference judge"}
-
-
-# --- judges by rule
-
-
-@pytest.mark.parametrize("name", ["no_emojis", "short"])
-def test_the_oracle_is_told_in_the_system_message(name):
-    talk = (
-        {"role": "system", "content": "Be kind."},
-        {"role": "user", "content": "Hi"},
-        {"role": "assistant", "content": "Yes?"},
-        {"role": "user", "content": "So?"},
-    )
-    told = with_style(talk, name)
-    assert (
-        told[1:] == talk[1:]
-        and told[0]["content"].startswith("Be kind.\n\n")
-        and told[0]["content"].endswith(_wish(name))
-    )
-
-
 # --- the command
 
 
@@ -242,26 +169,6 @@ def results(folder):
     return json.loads((folder / "results" / "results.json").read_text("utf-8"))
 
 
-def test_a_run_says_what_is_compared(runs, capsys):
-    assert compare_command([str(runs / "mini"), *FEW]) == 0
-    found = results(runs / "mini" / "comparison")
-    assert list(dict.fromkeys(row["level"] for row in found["rows"])) == [
-        "rule/short",
-        "rule/casual",
-    ]
-    assert found["models"]["base"][0].endswith("models/cold-start")  # where its training began
-    assert found["models"]["online-2-casual"][0].endswith("models/online-2-casual")
-    assert (
-        found["settings"]["compare"]["max_tokens"] == 6
-        and found["settings"]["compare"]["temperature"] == 1.0
-        and found["versions"]["torch"]
-    )
-    pairs = read_jsonl(runs / "mini" / "comparison" / "results" / "pairs.jsonl")
-    assert len(pairs) == 12 and {p["models"] for p in pairs} == {"online-2-casual against base"}
-    table = capsys.readouterr().out
-    assert "rule/short" in table and "win rate" in table and "same both ways" in table
-
-
 def test_prompts_of_a_file_are_asked_and_answered_as_in_the_run(tmp_path):
     run = tmp_path / "told"
     for name in ("cold-start", "online-1-short"):
@@ -278,9 +185,9 @@ def test_prompts_of_a_file_are_asked_and_answered_as_in_the_run(tmp_path):
     )
 
     def work(*argv):
-        return _prepare(
+        return _Comparison(
             parse(
-                {"compare": _ComparisonConfig, "judge": _PairJudgeConfig},
+                {"compare": _ComparisonConfig, "preference": PreferenceConfig},
                 [*argv, "--compare.prompts", str(tmp_path / "p.jsonl")],
                 "",
                 "A and B",
@@ -298,10 +205,10 @@ def test_prompts_of_a_file_are_asked_and_answered_as_in_the_run(tmp_path):
     alone = work(
         "openai/gpt-5-mini",
         "anthropic/claude-haiku-4-5",
-        "--compare.styles",
+        "--preference.tastes",
         "[answer_directly_reduce_formatting]",
     )
-    assert (alone.settings.compare.temperature, alone.settings.compare.top_p, alone.styles) == (
+    assert (alone.settings.compare.temperature, alone.settings.compare.top_p, alone.tastes) == (
         0.0,
         1.0,
         ["answer_directly_reduce_formatting"],
@@ -320,7 +227,7 @@ def test_a_sweep_answers_once_for_each_model(runs, tmp_path, capsys):
         "true",
         "--compare.oracle",
         "true",
-        "--compare.styles",
+        "--preference.tastes",
         "[short]",
         *FEW,
     ]
@@ -355,9 +262,9 @@ def test_a_plan_writes_nothing_and_costs_are_said(runs, tmp_path, capsys):
                 "openai/gpt-5-mini",
                 "--compare.out",
                 str(out),
-                "--judge.model",
+                "--preference.judge",
                 "anthropic/claude-haiku-4-5",
-                "--compare.styles",
+                "--preference.tastes",
                 "[no_emojis]",
                 "--dry-run",
             ]
@@ -390,11 +297,11 @@ def test_a_comparison_that_is_stopped_leaves_no_half_result(runs, tmp_path, monk
         str(runs / "mini"),
         "--compare.out",
         str(tmp_path),
-        "--compare.styles",
+        "--preference.tastes",
         "[short]",
-        "--judge.model",
+        "--preference.judge",
         "scripted/dies",
-        "--judge.concurrency",
+        "--preference.concurrency",
         "1",
         *FEW,
     ]
@@ -417,7 +324,7 @@ def test_a_comparison_that_is_stopped_leaves_no_half_result(runs, tmp_path, monk
     [
         (["nothing"], "belongs to no run"),
         (["runs/mini:online"], "Did you mean 'online-1-short'"),
-        (["runs/mini", "--judge.model", "vllm/x", "--judge.budget", "1"], "no price"),
+        (["runs/mini", "--preference.judge", "vllm/x", "--preference.budget", "1"], "no price"),
         (["scripted/echo", "runs/mini:base", "--compare.prompts", "nowhere.jsonl"], "Cannot read"),
     ],
 )
@@ -426,18 +333,3 @@ def test_what_is_wrong_is_said_before_anything_is_loaded(runs, line, message, ca
     line = [word.replace("runs/", f"{runs}/") for word in line]
     assert compare_command(line) == 2
     assert message in capsys.readouterr().err
-
-
-def test_local_models_answer_alone_as_together_and_long_prompts_have_no_reply(runs):
-    place, c = (
-        str(runs / "mini" / "models" / "online-1-short"),
-        ReplyConfig(max_tokens=8, max_prompt_tokens=60),
-    )
-    prompts = [
-        [{"role": "user", "content": text}]
-        for text in ("Where?", "Where is the bike that I left behind?", "word " * 300, "Who?")
-    ]
-    together = _local_replies(place, prompts, c)
-    assert together[2] is None and together[:2] + together[3:] == [
-        _local_replies(place, [prompt], c)[0] for prompt in (*prompts[:2], prompts[3])
-    ]

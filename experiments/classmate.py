@@ -1,0 +1,67 @@
+"""Classmates and controls from one cold start: the experiment behind results/classmate.json.
+
+From the folder of this repository:
+
+    python -m humanlm.experiment --config configs/experiments/classmate.yaml
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from humanlm.classmate.classmates import READER
+from humanlm.classmate.recipe import recipe as classmate
+from humanlm.core.basics import to_json
+from humanlm.core.config import Settings
+from humanlm.evaluation.outcome import Arms, rounded
+from humanlm.training.stages import planned_stages
+from humanlm.training.experiment import Study, Trial
+
+
+class ClassmateStudy(Study):
+    "Models of one seed share the lessons; a variant asks its own questions"
+
+    against = ("cold-start",)
+    own_units = True
+
+    def models(self, s: Settings) -> list[str]:
+        "Name the models that are compared"
+        return [name for name in super().models(s) if name not in self.aside(s)]
+
+    def aside(self, s: Settings) -> list[str]:
+        "Name the models that are not compared: the reader, and what lessons begin with"
+        return [READER, *["base"] * ("cold-start" in planned_stages(self.recipe, s))]
+
+    def shared(self, s: Settings) -> dict[str, str]:
+        "Name the models before any reward, with all that they depend on"
+        names = ["base", READER, "cold-start"] if "base" in self.aside(s) else []
+        return dict.fromkeys(names, to_json([s.model, s.sft, s.tasks, s.run.seed]))
+
+    def complete(self, trials: Sequence[Trial], arms: Arms) -> dict[str, Any]:
+        "Add what each seed moved, by itself and beside the variant that pays for answers alone"
+        trained = {t.arm("classmate"): t for t in trials}
+        starts = [(arm, t.arm(self.models(t.settings)[0])) for arm, t in trained.items()]
+        alone = {
+            t.settings.tasks.train: arm
+            for arm, t in reversed(trained.items())
+            if t.settings.classmate.use_classmate_condition == "no_classmate"
+        }
+        beside = [(arm, alone.get(t.settings.tasks.train, arm)) for arm, t in trained.items()]
+        seeds = list(dict.fromkeys(t.seed for t in trials))
+
+        def moved(pairs):
+            return {
+                metric: rounded(arms.seed_changes(pairs, metric, seeds))
+                for metric in ("answer", "classmate", "shuffled", "true steps")
+            }
+
+        different = [(arm, other) for arm, other in beside if other != arm]
+        return {"by_seed": moved(starts), "over_answers_alone": moved(different)}
+
+
+class StudiedClassmate(type(classmate)):
+    "Classmate, as this experiment runs it"
+
+    study = "experiments.classmate:ClassmateStudy"
+
+
+recipe = StudiedClassmate()

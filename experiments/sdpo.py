@@ -1,0 +1,159 @@
+"""Tastes, teachers and controls from one cold start: the experiments behind results/sdpo*.json.
+
+From the folder of this repository:
+
+    python -m humanlm.experiment --config configs/experiments/sdpo.yaml
+"""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from humanlm.core.basics import fingerprint, run_sync, to_json
+from humanlm.core.config import Settings
+from humanlm.core.stats import known_mean
+from humanlm.evaluation.figures import curve
+from humanlm.evaluation.measured import Measurement, score_table
+from humanlm.evaluation.outcome import Arms, rounded
+from humanlm.evaluation.report import load_log
+from humanlm.models.prompts import render
+from humanlm.sdpo.hindsight import (
+    AssistantReply,
+    Followup,
+    Interaction,
+    fit_messages,
+    hindsight_messages,
+)
+from humanlm.sdpo.preferences import with_style
+from humanlm.sdpo.recipe import TOY, measured_replies, replies_of
+from humanlm.sdpo.recipe import recipe as sdpo
+from humanlm.sdpo.styles import TASTES
+from humanlm.sdpo.users import Exchange, UserConfig, make_user
+from humanlm.training.functions import ask_row
+from humanlm.training.experiment import Study, Trial
+from humanlm.worlds.requests import all_requests, draw_traits, write_reply
+
+
+class SDPOStudy(Study):
+    "Models of one seed share the lessons; each is compared with the start"
+
+    against = ("cold-start",)
+
+    def models(self, s: Settings) -> list[str]:
+        "Name the models that are compared, without an untrained one where there are lessons"
+        return [name for name in super().models(s) if name != "base" or not sdpo.teaches(s)]
+
+    def shared(self, s: Settings) -> dict[str, str]:
+        "Name the models before any follow-up, with all that they depend on"
+        depends = to_json([s.model, s.sft, s.prompts.train, s.run.seed])
+        return dict.fromkeys(["base", "cold-start"], depends) if sdpo.teaches(s) else {}
+
+    def pairs(self, s: Settings, against: Sequence[str]) -> list[tuple[str, str]]:
+        "Compare with the start, and each phase with the one before"
+        phases = [name for name in self.models(s) if name.startswith("online")]
+        return [*super().pairs(s, against), *zip(phases[1:], phases)]
+
+    def complete(self, trials: Sequence[Trial], arms: Arms) -> dict[str, Any]:
+        "Add what each seed moved by itself, and how users fared on the way"
+        pairs = {
+            (trial.arm(name), trial.arm("cold-start")): None
+            for trial in trials
+            for name in self.models(trial.settings)
+            if name != "cold-start" and trial.arm("cold-start") in arms.tables
+        }
+        seeds = list(dict.fromkeys(trial.seed for trial in trials))
+        return {
+            "by_seed": rounded(arms.seed_changes(list(pairs), "preference", seeds)),
+            "preference_curves": rounded(preference_curves(trials)),
+        }
+
+
+def preference_curves(trials: Sequence[Trial], points: int = 30) -> list[dict]:
+    "Give the preference of the replies in training, stage by stage, in `points` means"
+    curves = []
+    for trial in trials:
+        log = load_log(trial.folder / "metrics.jsonl")
+        for stage in dict.fromkeys(line["stage"] for line in log):
+            values = curve(log, stage, "user/preference")
+            if values.values:
+                shown = values.thin(points)
+                names = {"variant": trial.variant, "stage": stage, "seed": trial.seed}
+                curves.append(names | {"steps": shown.steps, "preference": shown.values})
+    return curves
+
+
+def toy_logs(count: int, seed: int, user: UserConfig) -> list[Interaction]:
+    "Make logs: replies with any traits, and what the user says to them"
+    rng, (train, _) = random.Random(f"logs{seed}"), all_requests()
+    requests = [rng.choice(train) for _ in range(count)]
+    exchanges = [
+        Exchange(
+            ({"role": "user", "content": r.text},), write_reply(r.thing, draw_traits(rng), rng), i
+        )
+        for i, r in enumerate(requests)
+    ]
+    reactions = run_sync(make_user(user)(exchanges))
+    return [
+        Interaction(
+            f"toy-{i}",
+            exchange.messages,
+            AssistantReply(exchange.reply, model="write_reply"),
+            Followup(reaction.text, "simulated"),
+            user_id=reaction.user,
+        )
+        for i, (exchange, reaction) in enumerate(zip(exchanges, reactions))
+        if reaction.text
+    ]
+
+
+MORE = 512  # tokens that a prompt may have beyond the longest, where it says what is wanted
+
+
+def told_row(
+    s: Settings, messages: Sequence[dict], taste: str, number: int, tokenizer: Any
+) -> dict:
+    "Ask a model that is told what is wanted: in its system message, a tiny one as in its lessons"
+    shown = with_style(messages, taste)
+    if s.prompts.train == TOY and taste in TASTES:
+        complaints = TASTES[taste].complaints
+        shown = hindsight_messages(messages, complaints[number % len(complaints)])
+    fitted = fit_messages(tokenizer, shown, s.model.max_prompt_tokens + MORE)
+    row = ask_row("", fingerprint(list(shown)), s.prompts.max_tokens)
+    return row | {"prompt": fitted, "speaker": "", "prompt_ids": render(tokenizer, fitted, "")}
+
+
+def together(rows: Sequence[Measurement]) -> Measurement:
+    "Join what was measured of one prompt, asked once for each taste; lengths and contents as means"
+    tables = score_table(rows)
+    return rows[0]._replace(
+        values={
+            metric: {part: float(known_mean(values)) for part, values in parts.items()}
+            for metric, parts in tables.items()
+        }
+    )
+
+
+class StudiedSDPO(type(sdpo)):
+    "SDPO, as these experiments run it: with made-up logs, and a start that is told what is wanted"
+
+    study = "experiments.sdpo:SDPOStudy"
+
+    def load(self, s: Settings, **more: Any) -> Any:
+        "Read prompts or logs; made-up ones for the method offline"
+        if s.prompts.train == TOY and "offline" in s.run.methods:
+            more["logged"] = toy_logs(s.prompts.train_n or 2000, s.run.seed, s.user)
+        return super().load(s, **more)
+
+    def references(self, run: Any) -> dict[str, list[Measurement]]:
+        "Measure the start where it is told what is wanted: what training can hope to reach"
+        s = run.settings
+        start = "cold-start" if self.teaches(s) else "base"
+        tokenizer, each = run.load(start)[1], []
+        for taste in s.preference.tastes_of(s.user):
+            rows = [told_row(s, m, taste, i, tokenizer) for i, m in enumerate(run.work.test)]
+            texts = replies_of(run, start, rows, f"in-context-{taste}")
+            each.append(measured_replies(run, texts, [taste]))
+        return {"in-context": [together(rows) for rows in zip(*each)]} if each else {}
+
+
+recipe = StudiedSDPO()
