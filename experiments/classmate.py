@@ -13,8 +13,8 @@ from humanlm.classmate.recipe import recipe as classmate
 from humanlm.core.basics import to_json
 from humanlm.core.config import Settings
 from humanlm.evaluation.outcome import Arms, rounded
-from humanlm.training.stages import planned_stages
 from humanlm.training.experiment import Study, Trial
+from humanlm.training.stages import planned_stages
 
 
 class ClassmateStudy(Study):

@@ -293,7 +293,7 @@ def _method_plans(s: Settings, prompts: int | None) -> list[StagePlan]:
     rows, frozen = s.rollout.num_prompts * s.rollout.group_size, int(s.sdpo.teacher != "live")
     longest = s.prompts.max_tokens
     return [
-        StagePlan(name, planned_steps(phase, prompts), rows, longest, kind, frozen, True)
+        StagePlan(name, planned_steps(phase, prompts), rows, longest, kind, frozen)
         for name, phase, kind in kinds
     ]
 
