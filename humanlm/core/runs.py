@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['CHARGES', 'WAYS_ON', 'PACKAGES', 'run_state', 'read_record', 'open_run', 'require_same', 'require_conditions',
-           'alone', 'process_count', 'is_main_process', 'wait_for_all', 'one_leads', 'is_helped', 'by_all', 'Stages',
-           'time_left', 'watched', 'versions', 'git_commit', 'run_record', 'save_record']
+           'alone', 'process_count', 'is_main_process', 'wait_for_all', 'one_leads', 'Stages', 'time_left', 'watched',
+           'versions', 'git_commit', 'run_record', 'save_record']
 
 # %% ../../nbs/core/06_runs.ipynb #import-itertools-import-json
 import atexit
@@ -16,19 +16,17 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cache
 from importlib import import_module, metadata
 from pathlib import Path
-from threading import Lock
 from typing import IO, Any, Literal, cast
 
 import humanlm
 from humanlm.core.basics import (
     ConfigError,
-    HumanLMError,
     atomic_write,
     near_miss,
     shorten,
@@ -230,13 +228,9 @@ def wait_for_all() -> None:
         PartialState(cpu=not torch.cuda.is_available()).wait_for_everyone()
 
 # %% ../../nbs/core/06_runs.ipynb #one_leads
-_helpers: Any = None  # the group of processes that wait to help this one, and a lock
-
-
 @contextmanager
 def one_leads() -> Generator[bool]:  # whether this is the one
-    "Let the first process go on alone while the others do what it asks of them"
-    global _helpers
+    "Let the first process go on alone while the others wait for its end"
     if process_count() == 1:
         yield True
         return
@@ -244,17 +238,10 @@ def one_leads() -> Generator[bool]:  # whether this is the one
     wait_for_all()
     group = dist.new_group(backend="gloo", timeout=timedelta(days=365))
     atexit.register(_parted)
-    if not is_main_process():
-        while asked := _told(group):
-            _collected(group, _tried(int(os.environ["RANK"]), *asked))
-        yield False
-        return
-    _helpers = group, Lock()
     try:
-        yield True
+        yield is_main_process()
     finally:
-        _helpers = None
-        _told(group)
+        dist.barrier(group)
 
 
 def _parted() -> None:
@@ -263,55 +250,6 @@ def _parted() -> None:
 
     if dist.is_initialized():
         dist.destroy_process_group()
-
-
-def is_helped() -> bool:
-    "Whether other processes wait to help this one"
-    return _helpers is not None
-
-
-def by_all(
-    own: Callable[[int, int], Any],  # (part, parts) → what this process does
-    work: Callable[..., Any],  # of a module: (part, parts, *given) → what the others do
-    *given: Any,
-) -> list[Any]:  # one result for each part, in order
-    "Let all processes do their parts of something; where one fails, none counts"
-    group, lock = _helpers
-    with lock:
-        _told(group, (work, given))
-        mine = _tried(0, own)
-        found = _collected(group, (mine[0], mine[1] and str(mine[1])))
-    if mine[1] or any(error for _, error in found):
-        raise mine[1] or HumanLMError(
-            f"A process that helped failed: {next(error for _, error in found if error)}"
-        )
-    return [result for result, _ in found]
-
-# %% ../../nbs/core/06_runs.ipynb #collected
-def _tried(part: int, work: Callable[..., Any], given: tuple[Any, ...] = ()) -> tuple[Any, Any]:
-    try:
-        return work(part, process_count(), *given), None
-    except Exception as e:
-        return None, e if part == 0 else f"{type(e).__name__}: {e}"
-
-
-def _told(group: Any, word: Any = None) -> Any:
-    "Let all processes know what the first one says"
-    from torch import device
-    from torch import distributed as dist
-
-    box = [word]
-    dist.broadcast_object_list(box, src=0, group=group, device=device("cpu"))
-    return box[0]
-
-
-def _collected(group: Any, own: Any) -> Any:
-    "Give the first process what all of them bring"
-    import torch.distributed as dist
-
-    found = [None] * process_count() if is_main_process() else None
-    dist.gather_object(own, found, dst=0, group=group)
-    return found
 
 # %% ../../nbs/core/06_runs.ipynb #Stages
 class Stages:

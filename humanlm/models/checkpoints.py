@@ -367,7 +367,6 @@ def load_model(
     if in_slices(where):
         _take_slices(model, where, home)
     _set_template(where, tokenizer, template)
-    vars(model)["place"] = where, template, dtype  # from which others can load it too
     return LoadedModel(model, tokenizer)
 
 # %% ../../nbs/models/04_checkpoints.ipynb #add_adapter
