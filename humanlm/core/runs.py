@@ -16,7 +16,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cache
@@ -106,31 +106,22 @@ def _made(folder: Path) -> Path:
     return folder
 
 # %% ../../nbs/core/06_runs.ipynb #require_same
-def _leaves(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    "Lay nested values side by side, by dotted names"
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        found |= (
-            _leaves(cast(dict[str, Any], value), f"{above}{name}.")
-            if isinstance(value, dict) and value
-            else {f"{above}{name}": value}
-        )
-    return found
-
-
 def _differences(
     before: Mapping[str, Any],  # plain data
     now: Mapping[str, Any],
     harmless: Collection[str] = (),  # dotted names that may differ
+    above: str = "",
 ) -> list[str]:
-    "List the values that are no longer the same"
-    old, new = _leaves(before), _leaves(cast(dict[str, Any], to_dict(dict(now))))
-    return [
-        f"{name}: {shorten(old.get(name)) or 'empty'} in the run, "
-        f"{shorten(new.get(name)) or 'empty'} now"
-        for name in dict.fromkeys([*old, *new])
-        if new.get(name) != old.get(name) and name not in harmless
-    ]
+    "List the values that are no longer the same, by dotted names"
+    changed: list[str] = []
+    for name in dict.fromkeys([*before, *now]):
+        old, new, full = before.get(name), now.get(name), f"{above}{name}"
+        if isinstance(old, dict) and isinstance(new, dict):
+            changed += _differences(cast(Any, old), cast(Any, new), harmless, f"{full}.")
+        elif old != new and full not in harmless:
+            was, is_now = (shorten(value) or "empty" for value in (old, new))
+            changed.append(f"{full}: {was} in the run, {is_now} now")
+    return changed
 
 
 def require_same(
@@ -165,7 +156,7 @@ def require_conditions(
         _refuse(
             folder,
             "holds a run of other questions or settings",
-            _differences(before or {}, conditions),
+            _differences(before or {}, to_dict(dict(conditions))),
             option,
         )
 
@@ -281,15 +272,12 @@ def watched(
     total: int,  # things to do
     step: int,  # how many at once
     title: str,
-) -> Generator[int]:  # 0, step, 2 step, ...
+) -> Iterable[int]:  # 0, step, 2 step, ...
     "Count through things and show how far it is, and how long the rest takes"
     from tqdm.auto import tqdm
 
     pause = 0.1 if sys.stderr.isatty() else 30  # seconds without a word
-    with tqdm(total=total, desc=title, leave=False, mininterval=pause, delay=pause) as bar:
-        for at in range(0, total, step):
-            yield at
-            bar.update(min(step, total - at))
+    return tqdm(range(0, total, step), title, leave=False, mininterval=pause, delay=pause)
 
 # %% ../../nbs/core/06_runs.ipynb #PACKAGES
 PACKAGES = (
@@ -327,17 +315,8 @@ def git_commit() -> str | None:
     if not (root / ".git").exists():
         return None
     describe = ("describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+")
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(root), *describe],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=10,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
+    done = subprocess.run(["git", "-C", root, *describe], capture_output=True, text=True)
+    return done.stdout.strip() or None
 
 # %% ../../nbs/core/06_runs.ipynb #run_record
 def _gpu() -> str | None:
