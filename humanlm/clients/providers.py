@@ -300,22 +300,22 @@ def _key(
     name: str,  # of the environment variable
     default: str = "",
 ) -> str:
-    key = setting(name) or default
-    if not re.fullmatch("[!-~]+", key):
-        raise LLMError(
-            "missing key",
-            f"{name} holds a space or a character that no key has. Copy the key again."
-            if key
-            else f"Set {name} in the environment or in .env, or choose a model without a key.",
-        )
-    return key
+    if key := setting(name) or default:
+        return key
+    raise LLMError(
+        "missing key", f"Set {name} in the environment or in .env, or choose a model without a key."
+    )
 
 # %% ../../nbs/clients/06_providers.ipynb #_checked_url
 def _checked_url(url):
     with contextlib.suppress(ValueError):  # a port that is no number
         parts = urlsplit(url)
-        plain = re.fullmatch(r"https?://\S+", url) and HIDDEN not in url
-        if plain and parts.hostname and parts.port != 0:
+        if (
+            re.fullmatch(r"https?://\S+", url)
+            and HIDDEN not in url
+            and parts.hostname
+            and parts.port != 0
+        ):
             return url
     raise LLMError(
         "missing address",

@@ -17,7 +17,7 @@ from humanlm.clients.cache import DiskCache, cache_size
 from humanlm.clients.client import ScriptedClient, chat_all
 from humanlm.clients.ledger import Ledger, price, prices
 from humanlm.clients.limits import Limits
-from humanlm.clients.names import ask, asked_as, client, vllm_client
+from humanlm.clients.names import ask, asked_at, client, vllm_client
 from humanlm.clients.protocol import KINDS, ChatReply, ChatRequest, LLMError, chat
 from humanlm.clients.providers import (
     AnthropicClient,
@@ -539,10 +539,10 @@ def test_a_failure_inside_a_200_is_one(make, server, tmp_path, body, kind):
     server.script = [(200, json.dumps(body).encode(), {})]
     try:
         reply = run_sync(c(chat("hello")))
-        again = KINDS[kind] and (reply.text, reply.attempts) == ("you said: hello", 2)
+        again = KINDS[kind].again and (reply.text, reply.attempts) == ("you said: hello", 2)
         assert again and c.ledger.total.calls == 1  # the failure is not on the bill
     except LLMError as e:
-        assert (e.kind, e.attempts) == (kind, 1) and not KINDS[kind]
+        assert (e.kind, e.attempts) == (kind, 1) and not KINDS[kind].again
         assert c.ledger.total.calls == 0 and cache_size(c.cache) == 0
 
 
@@ -681,7 +681,7 @@ def test_a_key_goes_to_its_provider_or_where_the_users_variable_says(folder, mon
         monkeypatch.setenv(variable, "http://127.0.0.1:1/v1")
         assert (
             run_sync(where(name)) == "http://127.0.0.1:1/v1/"
-            and asked_as(name) == "at http://127.0.0.1:1"
+            and asked_at(name) == "at http://127.0.0.1:1"
         )
         assert client(name, base_url=own).base_url == own and client(
             name, base_url="http://127.0.0.1:1/v1"

@@ -16,7 +16,7 @@ from humanlm.clients.cache import DiskCache
 from humanlm.clients.client import ScriptedClient, token_estimate
 from humanlm.clients.ledger import Ledger, price
 from humanlm.clients.limits import Limits
-from humanlm.clients.protocol import STOPS, LLMError
+from humanlm.clients.protocol import KINDS, LLMError
 from humanlm.clients.providers import AnthropicClient
 from humanlm.core.basics import ConfigError, run_sync
 from humanlm.models.settings import estimate
@@ -141,7 +141,7 @@ def test_a_failed_call_moves_nothing_and_only_what_would_go_on_failing_ends_the_
         return LLMError(kind, "no") if "minutes 1." in request.messages[1]["content"] else "Fine."
 
     user = _ChatUser("poetic", ScriptedClient(answer, limits=Limits(attempts=1)))
-    if kind in STOPS:
+    if KINDS[kind].stops:
         with pytest.raises(LLMError, match=kind):
             run_sync(user(many(3)))
     else:
