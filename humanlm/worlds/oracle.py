@@ -10,7 +10,6 @@ __all__ = ['MATCHES', 'FURTHER', 'COPY_LIMIT', 'KEY_POINTS', 'PREDICTORS', 'copi
 import random
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import islice
 from typing import Any, NamedTuple
 
 from ..core.basics import DataError, check_name, shorten
@@ -166,21 +165,13 @@ def copied_share(
     n: int = 6,  # window, in words
 ) -> float:  # in [0, 1]
     "Give the share of windows of `n` words that also occur in the context, in linear time"
+    said, known = _windows(text, n), set(_windows(context, n))
+    return sum(window in known for window in said) / len(said) if said else 0.0
+
+
+def _windows(text, n):
     words = words_of(text)
-    if len(words) < n:
-        return 0.0
-    known = _windows(context, n)
-    return sum(map(known.__contains__, _slide(words, n))) / (len(words) - n + 1)
-
-
-def _slide(words, n):
-    "Give a hash for each window; thousands of tuples would keep the garbage collector busy"
-    return map(hash, zip(*(islice(words, i, None) for i in range(n))))
-
-
-@lru_cache(maxsize=256)
-def _windows(context, n):
-    return frozenset(_slide(words_of(context), n))
+    return [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]
 
 # %% ../../nbs/worlds/04_oracle.ipynb #StateScore
 class _StateScore(NamedTuple):

@@ -27,6 +27,7 @@ from humanlm.models.checkpoints import (
     add_adapter,
     load_model,
     load_tokenizer,
+    locate,
     make_model,
     save_model,
 )
