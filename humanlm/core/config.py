@@ -230,8 +230,6 @@ HARMLESS = (
     "run.wandb",
     "run.report",
     "eval.budget",
-    "eval.base_url",
-    "build.thinking_budget",
     "verl.address",
     "plan.gpus",
     "plan.gpu",
