@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from .reader import read_answer
 from ..core.basics import HumanLMError, check_name, require, shorten
@@ -165,22 +165,25 @@ class ChatReply:
     schema_version: int = 1
 
 # %% ../../nbs/clients/02_protocol.ipynb #KINDS
-class _Kind(NamedTuple):
-    "What follows from a kind of failure"
-
-    again: bool = False  # is it worth asking the same again, a little later?
-    stops: bool = False  # would every further question meet it too?
-    costs: bool = False  # was the model asked, so that it may be charged for?
-
-
+# kind of failure → again: asking the same a little later can help; stops: every further question
+# would meet it too; costs: the model was asked, so that it may be charged for
 KINDS = {
-    "timeout": _Kind(again=True, costs=True),
-    "malformed": _Kind(again=True, costs=True),
-    **dict.fromkeys(("connection", "rate limit", "server"), _Kind(again=True)),
-    **dict.fromkeys(("bad answer", "bad request", "script ended"), _Kind()),
-    **dict.fromkeys(("auth", "no credit", "missing key", "missing address"), _Kind(stops=True)),
-    **dict.fromkeys(("unknown model", "unknown price"), _Kind(stops=True)),
-    **dict.fromkeys(("over budget", "unavailable"), _Kind(stops=True)),
+    "timeout": "again, costs",
+    "malformed": "again, costs",
+    "connection": "again",
+    "rate limit": "again",
+    "server": "again",
+    "bad answer": "",
+    "bad request": "",
+    "script ended": "",
+    "auth": "stops",
+    "no credit": "stops",
+    "missing key": "stops",
+    "missing address": "stops",
+    "unknown model": "stops",
+    "unknown price": "stops",
+    "over budget": "stops",
+    "unavailable": "stops",
 }
 
 
@@ -203,16 +206,16 @@ class LLMError(HumanLMError):
         super().__init__(f"{kind}: {redact(message)}")
         self.kind, self.status, self.wait, self.attempts = kind, status, wait, attempts
         self.raw, self.usage, self.finish = raw, usage, finish
-        self.billed = KINDS[kind].costs if billed is None else billed
+        self.billed = "costs" in KINDS[kind] if billed is None else billed
 
     @property
     def retryable(self) -> bool:
-        return KINDS[self.kind].again
+        return "again" in KINDS[self.kind]
 
     @property
     def stops(self) -> bool:
         "Whether asking on makes no sense"
-        return KINDS[self.kind].stops
+        return "stops" in KINDS[self.kind]
 
 
 class CacheError(HumanLMError):

@@ -143,17 +143,11 @@ def served_card(
 
     try:
         with OpenAI(base_url=url, api_key=setting("VLLM_API_KEY") or "none") as sdk:
-            cards = {card.id: card.to_dict() for card in sdk.models.list()}
-        card = cards[name]
+            card = {card.id: card.to_dict() for card in sdk.models.list()}[name]
+        return {"root": card["root"], "max_model_len": card["max_model_len"]}
     except (OpenAIError, KeyError) as e:
         raise LLMError(
-            "bad answer", f"{url} serves no model {name} ({shorten(repr(e))})."
-        ) from None
-    try:
-        return {"root": card["root"], "max_model_len": card["max_model_len"]}
-    except KeyError:
-        raise LLMError(
             "bad answer",
-            f"{url} is no vLLM, and other servers, such as llama.cpp's, give no log-probabilities "
-            "of a prompt. Name the model's folder or GGUF file, or serve it with vLLM.",
+            f"{url} is no vLLM that serves {name} ({shorten(repr(e))}). Name the model's folder or "
+            "GGUF file, or serve it with vLLM: others give no log-probabilities of a prompt.",
         ) from None

@@ -160,12 +160,7 @@ def adapter_base(
     file = Path(where) / _ADAPTER
     if not file.is_file():
         return None
-    try:
-        name = json.loads(file.read_text("utf-8"))["base_model_name_or_path"]
-    except (ValueError, KeyError) as e:
-        raise ModelError(
-            f"{file} is broken ({type(e).__name__}). Take an earlier one, or save it again."
-        ) from e
+    name = json.loads(file.read_text("utf-8"))["base_model_name_or_path"]
     if name == POCKET:
         return locate(name)
     beside = Path(where) / name  # if the name is absolute, the name alone
@@ -174,8 +169,7 @@ def adapter_base(
     if is_path(name) and not Path(name).is_dir():
         raise ModelError(
             f"{where} is an adapter, and its base {name} is not there (no config.json). "
-            "Put it back, or name its "
-            f"place in {file}."
+            f"Put it back, or name its place in {file}."
         )
     return name
 

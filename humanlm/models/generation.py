@@ -97,24 +97,6 @@ class _Watch:
             completed[at] = completed.new_tensor(hits)
         return completed
 
-
-class _Ending:
-    "Decides after each token which rows are finished"
-
-    def __init__(self, tokenizer, model, caps, stops):
-        import torch
-
-        self.caps = torch.tensor(caps, device=model.device)
-        self.ends = torch.tensor(end_ids(tokenizer, model), device=model.device)
-        self.stops = _Watch(tokenizer, stops)
-
-    def finished(self, rows, written, t):
-        "Say for each row whether its token at step `t` was its last; [B] bool"
-        import torch
-
-        done = torch.isin(written[rows, t], self.ends) | (t + 1 >= self.caps[rows])
-        return done | self.stops.seen(rows, written, t, ~done)
-
 # %% ../../nbs/models/06_generation.ipynb #_Ban
 class _Ban:
     "Forbids to repeat `n` tokens of what is visible"
@@ -228,7 +210,7 @@ def _write(model, tokenizer, request, prefixes=None):
     import torch
 
     prompts, caps, n = request.prompts, request.caps, request.no_repeat_ngram
-    batch, ending = _Rows(model, prompts, prefixes), _Ending(tokenizer, model, caps, request.stops)
+    batch, watch = _Rows(model, prompts, prefixes), _Watch(tokenizer, request.stops)
     ban = _Ban(tokenizer, model, n, request.after) if n else None
     width = max(map(len, prompts))
 
@@ -238,7 +220,10 @@ def _write(model, tokenizer, request, prefixes=None):
             ids = [*prompts[i], *written[i, : lengths[i]].tolist()]
             batch.leave(row, width - len(prompts[i]), ids)
 
-    draws = request.draws.to(model.device)
+    draws, ends, most = (
+        torch.as_tensor(x, device=model.device)
+        for x in (request.draws, end_ids(tokenizer, model), caps)
+    )
     rows = torch.arange(len(prompts), device=model.device)
     written, lengths, alive = rows.new_zeros(draws.shape), torch.zeros_like(rows), rows >= 0
     logps = torch.zeros(written.shape, device=model.device)
@@ -250,7 +235,8 @@ def _write(model, tokenizer, request, prefixes=None):
         lengths[rows[alive]] = t + 1
         if ban:
             ban.note(rows, written, t)
-        alive &= ~ending.finished(rows, written, t)
+        alive &= ~torch.isin(last, ends) & (t + 1 < most[rows])
+        alive &= ~watch.seen(rows, written, t, alive)
         left = int(alive.sum())
         if not left:
             break
@@ -279,13 +265,11 @@ def _each(value, n, what):
     )
 
 
-def _check_request(model, prompts, caps, stops):
+def _check_request(model, prompts, caps):
     room = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 30
-    for i, (prompt, cap, stop) in enumerate(zip(prompts, caps, stops)):
-        if not len(prompt):
+    for i, (prompt, cap) in enumerate(zip(prompts, caps)):
+        if not prompt:
             raise ModelError(f"Prompt {i} is empty: a model needs a token to continue.")
-        if not all(stop):
-            raise ModelError(f"Row {i} has an empty stop string, found in any text. Remove it.")
         if len(prompt) + cap > room:
             raise ModelError(
                 f"Row {i}: a prompt of {len(prompt)} tokens and {cap} new ones exceed the model's "
@@ -363,7 +347,7 @@ def generate(
     n, ends = len(prompt_ids), end_ids(tokenizer, model)
     caps: Any = _each(max_tokens, n, "max_tokens")
     stops: Any = _each(stop, n, "stop")
-    _check_request(model, prompt_ids, caps, stops)
+    _check_request(model, prompt_ids, caps)
     request = _RowRequest(
         prompt_ids,
         caps,

@@ -141,7 +141,7 @@ def test_a_failed_call_moves_nothing_and_only_what_would_go_on_failing_ends_the_
         return LLMError(kind, "no") if "minutes 1." in request.messages[1]["content"] else "Fine."
 
     user = _ChatUser("poetic", ScriptedClient(answer, limits=Limits(attempts=1)))
-    if KINDS[kind].stops:
+    if "stops" in KINDS[kind]:
         with pytest.raises(LLMError, match=kind):
             run_sync(user(many(3)))
     else:
