@@ -237,9 +237,7 @@ def _odd_words(line: _CommandLine, inputs: str | None, runs: bool | str) -> list
     "Say what on the line is neither a setting nor a switch of this command"
     problems: list[str] = []
     if flag := "" if runs is True else line.has("--resume", *(() if runs else ("--fresh",))):
-        problems.append(
-            f"{flag}: {PROG.get()} keeps no run. Give the command without it."
-        )
+        problems.append(f"{flag}: this command keeps no run. Leave it out.")
     if "" in line.files:
         problems.append("--config needs a file.")
     if line.inputs and not inputs:

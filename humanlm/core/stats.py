@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['Statistic', 'FEW', 'FEW_SAYS', 'ratio', 'known_mean', 'Bootstrap', 'Interval', 'mean_interval', 'crossed_means',
-           'wilson', 'sign_flips', 'signed_rank', 'holm', 'holm_head', 'detectable', 'pearson', 'spearman',
-           'association', 'Agreement', 'agreement', 'number_text', 'range_text', 'p_text', 'marked', 'krippendorff']
+           'wilson', 'signed_rank', 'holm', 'holm_head', 'detectable', 'pearson', 'spearman', 'association',
+           'Agreement', 'agreement', 'number_text', 'range_text', 'p_text', 'marked', 'krippendorff']
 
 # %% ../../nbs/core/04_stats.ipynb #imports
 import math
@@ -169,7 +169,7 @@ def wilson(
     return max(0.0, (middle - spread) / width), min(1.0, (middle + spread) / width)
 
 # %% ../../nbs/core/04_stats.ipynb #sign_flips
-def sign_flips(
+def _sign_flips(
     sums: Sequence[int] | np.ndarray,  # [C] differences of whole clusters
 ) -> float:
     "Compute the exact two-sided p of a total if each part could as well have the other sign"
@@ -223,7 +223,7 @@ def signed_rank(
     ranks = np.sign(means) * (_ranks(sizes, np.ones((1, len(sizes))))[0] + 0.5)
     few = len(means) <= (50 if len(set(sizes.tolist())) == len(sizes) else 13)
     p = (
-        sign_flips(2 * ranks)
+        _sign_flips(2 * ranks)
         if few
         else math.erfc(abs(ranks.sum()) / math.sqrt(2 * (ranks**2).sum()))
     )

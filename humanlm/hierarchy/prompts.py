@@ -4,9 +4,8 @@
 
 # %% auto #0
 __all__ = ['SPEAKER', 'PERSONA_MARKS', 'PROMPTS', 'UNKNOWN', 'TASKS', 'RULES', 'THOUGHT', 'LEADS', 'THINKING', 'TRACE', 'plain',
-           'markup', 'parts_text', 'opening', 'closing', 'tame', 'name_speakers', 'speaker', 'first_and_last',
-           'about_person', 'HierarchyConfig', 'token_cap', 'check_training', 'prompt', 'target', 'make_rows',
-           'joint_row']
+           'markup', 'parts_text', 'opening', 'closing', 'name_speakers', 'speaker', 'first_and_last', 'about_person',
+           'HierarchyConfig', 'token_cap', 'check_training', 'prompt', 'target', 'make_rows', 'joint_row']
 
 # %% ../../nbs/10_hierarchy.ipynb #exported-imports
 import re
@@ -14,14 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from string import Formatter
+from typing import Literal
 
-from ..core.basics import ConfigError, check_name, near_miss, require, shorten
+from ..core.basics import ConfigError, check_name, require
 from ..core.persona import PERSONA_BLOCKS, drop_persona, format_persona
 from ..core.records import Example, Message, Persona
 from humanlm.hierarchy.levels import (
     FIXTURES,
     HIERARCHY,
-    VARIANTS,
     Dimension,
     Hierarchy,
     load_hierarchy,
@@ -60,16 +59,12 @@ SPEAKER = "HUMAN"
 PERSONA_MARKS = ("<|The Start of Persona|>", "<|The End of Persona|>")
 
 
-def tame(
+def _tame(
     text: str,  # untrusted
-    marks: Sequence[str] = PERSONA_MARKS,  # what it must not contain
 ) -> str:
     "Break up marks that a text has no right to, by a blank"
-    return (
-        re.sub("|".join(map(re.escape, marks)), lambda m: f"{m[0][:2]} {m[0][2:]}", text)
-        if marks
-        else text
-    )
+    marks = "|".join(map(re.escape, PERSONA_MARKS))
+    return re.sub(marks, lambda m: f"{m[0][:2]} {m[0][2:]}", text)
 
 # %% ../../nbs/10_hierarchy.ipynb #fill
 def _fill(
@@ -89,32 +84,7 @@ def _fill(
 @lru_cache(maxsize=256)
 def _fixed(template, levels):
     "What a template holds for everybody: parts, each list with the slot behind it"
-    return [(_mark(text, levels), slot) for text, slot, *_ in _pieces(template)]
-
-
-def _pieces(template):
-    try:
-        return list(Formatter().parse(template))
-    except ValueError as e:
-        raise ConfigError(
-            f"Prompt template {shorten(repr(template))}: {e}. Write {{{{ for a brace."
-        ) from e
-
-
-def _mark(text, levels):
-    tags = [f"</?(?:{'|'.join(levels)})>"] if levels else []
-    pieces = re.split(f"({'|'.join([*tags, *map(re.escape, PERSONA_MARKS)])})", text)
-    return [markup(p) if i % 2 else plain(p) for i, p in enumerate(pieces)]
-
-
-def _merge(parts):
-    out = []
-    for p in parts:
-        if out and p["type"] == out[-1]["type"] == "text":
-            out[-1] = plain(out[-1]["text"] + p["text"])
-        elif p["text"]:
-            out.append(p)
-    return out
+    return [(_mark(text, levels), slot) for text, slot, *_ in Formatter().parse(template)]
 
 # %% ../../nbs/10_hierarchy.ipynb #name_speakers
 def name_speakers(
@@ -197,7 +167,7 @@ def _slots(
     texts = {
         "source": example.source,
         "speaker": SPEAKER,
-        "persona": tame(persona) or UNKNOWN,
+        "persona": _tame(persona) or UNKNOWN,
         "task": _task(dimensions, form),
         "line": line if line[-1:] in ".!?" else f"{line}.",
         "thought": THOUGHT * (thinking and form != "thought"),
@@ -251,10 +221,10 @@ class HierarchyConfig:
     them)."""
     levels: list[str] | None = None
     """Names of the levels to use; they keep the order of the hierarchy. null: all."""
-    prompt: str = "short"
+    prompt: Literal["short", "full", "chat"] = "short"
     """short (source, persona, tag; for tiny models), full (instructions, for real ones), or chat
     (the person alone; for models that know no tags: states are begun in words)."""
-    thinking: str = "off"
+    thinking: Literal["off", "on", "hetero"] = "off"
     """off, on, or hetero: a thought before the reply only."""
     strict: bool = True
     """true: the exact format or nothing. false: whatever closed tags are found."""
@@ -266,17 +236,17 @@ class HierarchyConfig:
     """Tokens added to the cap where there is a thought."""
     context_messages: int | None = 8
     """Most messages of the context: the first and the latest. null: all."""
-    stop: str = "own"
+    stop: Literal["own", "any"] = "own"
     """own: the level's closing tag ends a completion. any: each level's does, as in the published
     code."""
-    asks: str = "each"
+    asks: Literal["each", "together"] = "each"
     """each: one level in a completion. together: all of them in one, in order."""
     field_dropout: float = 0.0
     """Share of a persona's fields that is left out, always the same ones."""
     item_dropout: float = 0.0
     """Probability that an item of a persona (in prose: a sentence) is left out, always the same
     ones."""
-    dropout_in: str = "all"
+    dropout_in: Literal["all", "train", "test"] = "all"
     """Where personas lose parts: all, train (training rows only) or test (all other rows)."""
 
     def __post_init__(self):
@@ -310,21 +280,9 @@ class HierarchyConfig:
 
 # %% ../../nbs/10_hierarchy.ipynb #_config_checks
 def _config_checks(c):
-    choices = {
-        "prompt": PROMPTS,
-        "thinking": THINKING,
-        "stop": ("own", "any"),
-        "asks": ("each", "together"),
-        "variant": VARIANTS,
-        "dropout_in": ("all", "train", "test"),
-    }
-    for name, known in choices.items():
-        value = getattr(c, name)
-        yield value in tuple(known), f"{name} is {shorten(repr(value))}.{near_miss(value, known)}"
     for name in ("thought_tokens", "state_tokens", "response_tokens", "context_messages"):
-        n = getattr(c, name)
-        fits = (n is None and name != "thought_tokens") or (type(n) is int and n > 0)
-        yield fits, f"{name} must be a whole number above 0, got {shorten(repr(n))}"
+        value = getattr(c, name)
+        yield value is None or value > 0, f"{name} must be above 0, got {value}"
     yield (
         c.prompt != "chat" or c.asks == "each",
         "prompt chat begins one state at a time: leave asks out, or set prompt to full",
