@@ -3553,6 +3553,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                            'humanlm.hierarchy.prompts._framed': ('hierarchy.html#_framed', 'humanlm/hierarchy/prompts.py'),
                                            'humanlm.hierarchy.prompts._lead': ('hierarchy.html#_lead', 'humanlm/hierarchy/prompts.py'),
                                            'humanlm.hierarchy.prompts._load': ('hierarchy.html#_load', 'humanlm/hierarchy/prompts.py'),
+                                           'humanlm.hierarchy.prompts._mark': ('hierarchy.html#_mark', 'humanlm/hierarchy/prompts.py'),
+                                           'humanlm.hierarchy.prompts._merge': ('hierarchy.html#_merge', 'humanlm/hierarchy/prompts.py'),
                                            'humanlm.hierarchy.prompts._row': ('hierarchy.html#_row', 'humanlm/hierarchy/prompts.py'),
                                            'humanlm.hierarchy.prompts._slots': ('hierarchy.html#_slots', 'humanlm/hierarchy/prompts.py'),
                                            'humanlm.hierarchy.prompts._stops': ('hierarchy.html#_stops', 'humanlm/hierarchy/prompts.py'),

@@ -86,6 +86,22 @@ def _fixed(template, levels):
     "What a template holds for everybody: parts, each list with the slot behind it"
     return [(_mark(text, levels), slot) for text, slot, *_ in Formatter().parse(template)]
 
+
+def _mark(text, levels):
+    tags = [f"</?(?:{'|'.join(levels)})>"] if levels else []
+    pieces = re.split(f"({'|'.join([*tags, *map(re.escape, PERSONA_MARKS)])})", text)
+    return [markup(p) if i % 2 else plain(p) for i, p in enumerate(pieces)]
+
+
+def _merge(parts):
+    out = []
+    for p in parts:
+        if out and p["type"] == out[-1]["type"] == "text":
+            out[-1] = plain(out[-1]["text"] + p["text"])
+        elif p["text"]:
+            out.append(p)
+    return out
+
 # %% ../../nbs/10_hierarchy.ipynb #name_speakers
 def name_speakers(
     messages: Sequence[Message],  # a context, oldest first
