@@ -303,8 +303,8 @@ def _only_quotes(text: str, request: ChatRequest) -> bool:
     "Say whether the object in `text` stands beside words here and between fences in `request`"
     start, end = text.find("{"), text.rfind("}") + 1
     beside = re.sub(r"```\w*", "", text[:start] + text[end:])
-    asked = "\n".join(str(message["content"]) for message in request.messages)
-    fenced = re.findall(r'^("{3,})\n(.*?)\n\1$', asked, re.M | re.S)  # as `fenced` writes it
+    prompt = "\n".join(str(message["content"]) for message in request.messages)
+    fenced = re.findall(r'^("{3,})\n(.*?)\n\1$', prompt, re.M | re.S)  # as `fenced` writes it
     return bool(re.search(r"\w", beside)) and any(text[start:end] in one for _, one in fenced)
 
 

@@ -416,9 +416,9 @@ class OpenAIClient(_SDKClient):
         **options,  # as for `Client`
     ):
         super().__init__(provider, model, base_url, **options)
-        self.official, own = provider == "openai", provider not in addresses
-        self.takes_n = self.takes_schema = self.official or own  # of the others some models do
-        self.takes_extra, self.takes_prefill = None if own else (), own
+        self.official, private = provider == "openai", provider not in addresses
+        self.takes_n = self.takes_schema = self.official or private  # of the others some models do
+        self.takes_extra, self.takes_prefill = None if private else (), private
 
     async def send(self, request: ChatRequest) -> ChatReply:
         from openai import OpenAIError

@@ -186,11 +186,11 @@ def _exit_code(
     except SystemExit as e:
         return e.code if isinstance(e.code, int) else int(e.code is not None)
     except Exception as e:
-        said = missing_package(e) or missing_package(e.__cause__ or e)
-        if not said and getattr(e, "errno", None) not in _MACHINE:
+        advice = missing_package(e) or missing_package(e.__cause__ or e)
+        if not advice and getattr(e, "errno", None) not in _MACHINE:
             raise
-        then = command.stopped if command and not said else ""
-        print(hidden(f"error: {said or e}{'; ' * bool(then)}{then}."), file=sys.stderr)
+        then = command.stopped if command and not advice else ""
+        print(hidden(f"error: {advice or e}{'; ' * bool(then)}{then}."), file=sys.stderr)
         return 2
 
 

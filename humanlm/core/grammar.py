@@ -44,11 +44,11 @@ def _known_settings(
     return types
 
 # %% ../../nbs/core/03_grammar.ipynb #_kind
-def _kind(key: str, known: Mapping[str, Any]) -> Any:
+def _kind(key: str, types: Mapping[str, Any]) -> Any:
     parts = key.split(".")
     above = [".".join(parts[:n]) for n in range(1, len(parts))]
-    inside = "" not in parts and any(_is_mapping(known.get(name)) for name in above)
-    return known.get(key) or (Any if inside else None)
+    inside = "" not in parts and any(_is_mapping(types.get(name)) for name in above)
+    return types.get(key) or (Any if inside else None)
 
 
 def _is_mapping(kind: Any) -> bool:
@@ -61,19 +61,19 @@ _SWITCHES = ("config", "resume", *_ALONE)
 
 def _guess_setting(
     key: str,  # dotted name that does not exist
-    known: Mapping[str, Any],  # dotted names that do
+    types: Mapping[str, Any],  # dotted names that do
     dash: str = "",  # "--" for flags
 ) -> str:
     "Say which setting was probably meant, and which ones its group has"
     group, _, name = key.rpartition(".")
-    siblings = [k for k in known if k.startswith(f"{group}.")]
+    siblings = [k for k in types if k.startswith(f"{group}.")]
     close = (
         get_close_matches(key, siblings, 1)
-        or [k for k in known if k.endswith(f".{name}")][:3]
-        or get_close_matches(key.replace("_", "-"), [*known, *_SWITCHES], 1)
+        or [k for k in types if k.endswith(f".{name}")][:3]
+        or get_close_matches(key.replace("_", "-"), [*types, *_SWITCHES], 1)
     )
     guess = f" Did you mean {' or '.join(dash + name for name in close)}?" if close else ""
-    names = [k.partition(".")[2] for k in siblings] or {k.partition(".")[0] for k in known}
+    names = [k.partition(".")[2] for k in siblings] or {k.partition(".")[0] for k in types}
     return f"{guess} {f'Settings of {group}' if siblings else 'Groups'}: {', '.join(names)}."
 
 # %% ../../nbs/core/03_grammar.ipynb #Line
@@ -150,12 +150,12 @@ def parse(
         print(version if shown == "--version" else _help(groups, about, inputs, runs))
         raise SystemExit(0)
     files = {path: read_yaml(path) for path in line.files if path}
-    known = _known_settings(groups)
+    types = _known_settings(groups)
     problems = _odd_words(line, inputs, runs)
     values = {name: _defaults(kind) for name, kind in groups.items()}
     for where, dash, key, meanings in _assignments(files, line):
         try:
-            kind = _checked_kind(key, known, meanings, dash)
+            kind = _checked_kind(key, types, meanings, dash)
             _put(values, key.split("."), _typed(kind, meanings))
         except ValueError as e:
             problems.append(f"{where}{dash}{key} {e}")
@@ -275,12 +275,12 @@ def _assignments(files: Files, line: _CommandLine) -> Iterator[tuple[str, str, s
             yield "", "--", flag[2:], meanings + [v for v in values if None not in meanings]
 
 
-def _checked_kind(key: str, known: Mapping[str, Any], meanings: list[Any], dash: str) -> Any:
+def _checked_kind(key: str, types: Mapping[str, Any], meanings: list[Any], dash: str) -> Any:
     "Give the type of a setting; `ValueError` if there is none of that name, or no value"
-    if any(name.split(".")[0] == key for name in known):
+    if any(name.split(".")[0] == key for name in types):
         raise ValueError(f"is a group and must hold settings: {key}.NAME.")
-    if (kind := _kind(key, known)) is None:
-        raise ValueError(f"does not exist.{_guess_setting(key, known, dash)}")
+    if (kind := _kind(key, types)) is None:
+        raise ValueError(f"does not exist.{_guess_setting(key, types, dash)}")
     if not meanings:
         raise ValueError("needs a value.")
     return kind

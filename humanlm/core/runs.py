@@ -302,11 +302,11 @@ PACKAGES = (
 @cache
 def versions() -> dict[str, str]:
     "Give the installed versions of the packages that can change a result"
-    found: dict[str, str] = {}
+    installed: dict[str, str] = {}
     for name in PACKAGES:
         with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+            installed[name] = metadata.version(name)
+    return installed
 
 # %% ../../nbs/core/06_runs.ipynb #git_commit
 def git_commit() -> str | None:

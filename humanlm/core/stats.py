@@ -40,8 +40,8 @@ def known_mean(
     axis: int | None = None,  # None: over everything
 ) -> Any:  # a number, or an array where there is an axis
     "Average what is known; nan if nothing is"
-    found = ratio(np.stack([np.nan_to_num(values).sum(axis), (~np.isnan(values)).sum(axis)], -1))
-    return found if found.ndim else float(found)
+    mean = ratio(np.stack([np.nan_to_num(values).sum(axis), (~np.isnan(values)).sum(axis)], -1))
+    return mean if mean.ndim else float(mean)
 
 # %% ../../nbs/core/04_stats.ipynb #cluster_sums
 def _cluster_sums(
@@ -114,8 +114,10 @@ class Interval(NamedTuple):
         clusters: int,  # clusters behind it
     ) -> "Interval":
         "Take the middle 95 % of resampled numbers"
-        known = clusters > 1 and not np.isnan(drawn).all()
-        low, high = np.nanpercentile(drawn, [2.5, 97.5]).tolist() if known else (math.nan, math.nan)
+        defined = clusters > 1 and not np.isnan(drawn).all()
+        low, high = (
+            np.nanpercentile(drawn, [2.5, 97.5]).tolist() if defined else (math.nan, math.nan)
+        )
         return cls(float(value), low, high, int(n))
 
 # %% ../../nbs/core/04_stats.ipynb #mean_interval
@@ -127,9 +129,12 @@ def mean_interval(
 ) -> Interval:
     "Compute a mean and its interval over clusters"
     values = np.asarray(values, float)
-    draws, known = Bootstrap(_each(clusters, values), seed, resamples), ~np.isnan(values)
+    draws, scored = Bootstrap(_each(clusters, values), seed, resamples), ~np.isnan(values)
     return Interval.of_draws(
-        known_mean(values), draws.means(values), known.sum(), len(set(draws.index[known].tolist()))
+        known_mean(values),
+        draws.means(values),
+        scored.sum(),
+        len(set(draws.index[scored].tolist())),
     )
 
 
@@ -209,12 +214,12 @@ def signed_rank(
 ) -> _SignedRank:
     "Test paired differences by the ranks of their size"
     values = np.asarray(differences, float)
-    known = ~np.isnan(values)
-    if not known.any():
+    scored = ~np.isnan(values)
+    if not scored.any():
         return _SignedRank(math.nan, math.nan, 0)
-    index = np.unique(_each(clusters, values)[known], return_inverse=True)[1]
+    index = np.unique(_each(clusters, values)[scored], return_inverse=True)[1]
     means = np.round(
-        np.bincount(index, values[known]) / np.bincount(index), 9
+        np.bincount(index, values[scored]) / np.bincount(index), 9
     )  # 0.8 - 0.7 and 0.7 - 0.6 are a tie
     means = means[means != 0]
     if not len(means):
@@ -293,15 +298,15 @@ def association(
     "Measure how two scores go together"
     x, y = np.asarray(x, float), np.asarray(y, float)
     clusters = _each(clusters, x)
-    known = ~np.isnan(x) & ~np.isnan(y)
-    x, y = x[known], y[known]
+    scored = ~np.isnan(x) & ~np.isnan(y)
+    x, y = x[scored], y[scored]
     if not len(x):
         return [Interval(math.nan, math.nan, math.nan, 0)] * len(statistics)
 
     def all_of(weights: np.ndarray) -> np.ndarray:
         return np.stack([f(x, y, weights) for f in statistics], 1)
 
-    draws, here = Bootstrap(clusters[known], seed, resamples), all_of(np.ones((1, len(x))))[0]
+    draws, here = Bootstrap(clusters[scored], seed, resamples), all_of(np.ones((1, len(x))))[0]
     drawn = draws.weighted(all_of) if len(draws.names) > 1 else np.full((1, len(here)), math.nan)
     return [
         Interval.of_draws(value, d, len(x), len(draws.names)) for value, d in zip(here, drawn.T)
@@ -372,9 +377,9 @@ def krippendorff(
     from krippendorff import alpha
 
     x, things = np.asarray(ratings, float), np.asarray(things)
-    known = np.flatnonzero(~np.isnan(x))
-    _, index, size = np.unique(things[known], return_inverse=True, return_counts=True)
-    shared = known[size[index] > 1]
+    scored = np.flatnonzero(~np.isnan(x))
+    _, index, size = np.unique(things[scored], return_inverse=True, return_counts=True)
+    shared = scored[size[index] > 1]
     values, column = np.unique(x[shared], return_inverse=True)
     if len(values) < 2:
         return Interval(math.nan, math.nan, math.nan, len(shared))

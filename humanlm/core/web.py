@@ -176,10 +176,10 @@ def service_key(
     host: str,  # where a service listens
     option: str,  # the setting that says so
     variable: str,  # of the environment, that holds the key
-    given: str | None = None,  # the key, where a setting says it
+    setting: str | None = None,  # the key, where a setting says it
 ) -> str:  # empty: there is none
     "Give the key of a service; `ConfigError` where it listens beyond this machine without one"
-    key = given or os.environ.get(variable, "")
+    key = setting or os.environ.get(variable, "")
     if key == HIDDEN:
         raise ConfigError(
             f"The key was not kept in the settings, {HIDDEN} stands for it. Set it in {variable}."
@@ -197,8 +197,8 @@ def check_key(
     key: str,  # empty: anybody may ask
 ) -> None:
     "Raise `WebError` where a request lacks the key"
-    given = request.headers.get("authorization", "").encode("latin-1", "replace")
-    if key and not hmac.compare_digest(given, f"Bearer {key}".encode()):
+    sent = request.headers.get("authorization", "").encode("latin-1", "replace")
+    if key and not hmac.compare_digest(sent, f"Bearer {key}".encode()):
         raise WebError("Send the key: Authorization: Bearer KEY.", 401, "no_key")
 
 # %% ../../nbs/core/07_web.ipynb #web_app

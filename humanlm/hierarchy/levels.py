@@ -207,14 +207,14 @@ def variants() -> Table:
     rows = []
     for name, about in VARIANTS.items():
         levels = load_variant(name)
-        said = ", ".join(d.name for d in levels if d.thinks or d.form == "thought")
+        thinks = ", ".join(d.name for d in levels if d.thinks or d.form == "thought")
         tokens = " / ".join(dict.fromkeys(str(d.max_tokens) for d in levels))
         least = ", ".join(dict.fromkeys(str(d.threshold) for d in levels if d.threshold))
         rows.append(
             (
                 name,
                 ", ".join(levels.names),
-                said,
+                thinks,
                 tokens,
                 least,
                 *map(about.get, heads[5:7]),
@@ -260,8 +260,8 @@ def text_faults(
     limits: Mapping[str, Mapping] = text_limits(HIERARCHY),  # level → limits
 ) -> dict[str, str]:  # level → one of `TEXT_FAULTS`; levels without one are left out
     "Find texts that are longer than their level allows, or none of its labels"
-    found = {n: _text_fault(text, **limits[n]) for n, text in texts.items() if n in limits}
-    return {n: fault for n, fault in found.items() if fault}
+    faults = {n: _text_fault(text, **limits[n]) for n, text in texts.items() if n in limits}
+    return {n: fault for n, fault in faults.items() if fault}
 
 
 def _text_fault(text, labels, max_words):

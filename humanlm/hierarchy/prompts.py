@@ -323,8 +323,8 @@ def token_cap(
     config: HierarchyConfig,  # caps and thinking
 ) -> int:
     "Give the longest completion of a level, in tokens, a thought included"
-    own = config.response_tokens if d.name == "response" else config.state_tokens
-    return (own or d.max_tokens) + config.thought_tokens * (
+    cap = config.response_tokens if d.name == "response" else config.state_tokens
+    return (cap or d.max_tokens) + config.thought_tokens * (
         config.thinks(d.name) and d.form != "thought"
     )
 
@@ -334,13 +334,13 @@ def _stops(
     config: HierarchyConfig,  # whose tags count
 ) -> list[str]:  # none for a bare text, which ends at the end token
     "List the strings that end a completion, the level's own one first"
-    own = {"tag": [closing(d.name)], "bare": [], "thought": ["</think>"]}[d.form]
+    stops = {"tag": [closing(d.name)], "bare": [], "thought": ["</think>"]}[d.form]
     others = (
         [closing(n) for n in config.load().names if n != d.name] if config.stop == "any" else []
     )
     if config.prompt == "chat" and d.form == "bare":  # a state is a sentence, a reply a paragraph
-        own = ["\n\n"] if d.name == "response" else [". ", "! ", "? ", "\n"]
-    return own + others
+        stops = ["\n\n"] if d.name == "response" else [". ", "! ", "? ", "\n"]
+    return stops + others
 
 
 def _lead(d, config):
@@ -369,12 +369,12 @@ def prompt(
     "Ask for one or more levels of an example"
     config = config or HierarchyConfig()
     hierarchy, levels = config.load(), [levels] if isinstance(levels, str) else list(levels)
-    asked = Hierarchy([hierarchy[n] for n in levels])
+    dimensions = Hierarchy([hierarchy[n] for n in levels])
     if thinking is None:
         thinking = config.thinks(levels[-1])
-    own = {d.system_prompt for d in asked}
-    template = (len(own) == 1 and own.pop()) or PROMPTS[config.prompt]
-    system = _fill(template, _slots(config.shown(example), asked, thinking), hierarchy.names)
+    templates = {d.system_prompt for d in dimensions}
+    template = (len(templates) == 1 and templates.pop()) or PROMPTS[config.prompt]
+    system = _fill(template, _slots(config.shown(example), dimensions, thinking), hierarchy.names)
     context = name_speakers(
         first_and_last(example.context, config.context_messages), example.user_id
     )
@@ -416,12 +416,12 @@ def make_rows(
 
 
 def _row(e, d, config):
-    known = (e.states or {}).get(d.name)
+    state = (e.states or {}).get(d.name)
     return {
         "row_id": f"{e.id}:{d.name}",
         "level": d.name,
         "prompt": prompt(e, d.name, config),
-        "ground_truth": known or e.reply,
+        "ground_truth": state or e.reply,
         "example_id": e.id,
         "context_id": e.context_id,
         "user_id": e.user_id,

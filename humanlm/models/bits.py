@@ -29,7 +29,7 @@ class Span(NamedTuple):
     "A reply in its place, as token ids"
 
     prompt: list[int]
-    given: list[int]  # stands before the reply and is not counted
+    before: list[int]  # stands before the reply and is not counted
     reply: list[int]  # with its end
 
 
@@ -43,9 +43,9 @@ def span_logps(
     spans: Sequence[Span],  # N
 ) -> np.ndarray:  # [N], in nats
     "Compute log p of each reply after all that stands before it"
-    rows: Any = score([s.prompt for s in spans], [s.given + s.reply for s in spans])
+    rows: Any = score([s.prompt for s in spans], [s.before + s.reply for s in spans])
     rows = rows.tolist() if hasattr(rows, "tolist") else rows  # a tensor
-    parts = (row[len(s.given) : len(s.given) + len(s.reply)] for s, row in zip(spans, rows))
+    parts = (row[len(s.before) : len(s.before) + len(s.reply)] for s, row in zip(spans, rows))
     return np.array([math.fsum(part) for part in parts])
 
 

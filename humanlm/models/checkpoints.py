@@ -375,13 +375,13 @@ def contract_files(
     folder: str | Path,  # of a saved model
 ) -> dict[str, str]:  # path in the folder → text
     "Read the files that say how a model wants to be asked, whatever its recipe calls them"
-    found = sorted(
+    files = sorted(
         file
         for pattern in ("*.json", "prompts/*.txt")
         for file in Path(folder).glob(pattern)
         if not _LIBRARY_FILES.fullmatch(file.name)
     )
-    return {file.relative_to(folder).as_posix(): file.read_text("utf-8") for file in found}
+    return {file.relative_to(folder).as_posix(): file.read_text("utf-8") for file in files}
 
 
 def merge_adapter(

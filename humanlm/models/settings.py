@@ -148,7 +148,7 @@ class Estimate(NamedTuple):
     read: int  # tokens
     written: int  # tokens
     dollars: float | None  # None: no price is known
-    asked: str = ""  # what the name of the model leaves open
+    place: str = ""  # what the name of the model leaves open
 
     def __str__(self) -> str:
         "Say it"
@@ -157,7 +157,7 @@ class Estimate(NamedTuple):
         else:
             money = f"~${self.dollars:,.{4 if 0 < self.dollars < 0.005 else 2}f}"
         tokens = f"~{self.read:,} tokens read, ~{self.written:,} written, " if self.calls else ""
-        return f"{self.calls:,} calls, {tokens}{money}{', ' * bool(self.asked)}{self.asked}"
+        return f"{self.calls:,} calls, {tokens}{money}{', ' * bool(self.place)}{self.place}"
 
 
 def estimate(
@@ -176,8 +176,8 @@ def add_up(
     "Add estimates up"
     total = Estimate(0, 0, 0, 0.0)
     for one in estimates:
-        known = total.dollars is not None and one.dollars is not None
-        asked = ", ".join(dict.fromkeys(filter(None, (total.asked, one.asked))))
+        priced = total.dollars is not None and one.dollars is not None
+        place = ", ".join(dict.fromkeys(filter(None, (total.place, one.place))))
         counts = (a + b for a, b in zip(total[:3], one[:3]))
-        total = Estimate(*counts, total.dollars + one.dollars if known else None, asked)
+        total = Estimate(*counts, total.dollars + one.dollars if priced else None, place)
     return total

@@ -194,8 +194,8 @@ def needed_phrases(
 ) -> tuple[int, ...]:  # indices into `profile.phrases`
     "Say which phrases of the persona decide one state"
     axis = next(i for i, v in enumerate(profile.traits.values) if v in AXES[post.axis])
-    own = {"belief": (5,), "goal": (6,), "communication": (7, 8)}
-    needs = {"stance": (axis,), "value": (axis,), "emotion": (axis, 3, 4)} | own
+    fixed = {"belief": (5,), "goal": (6,), "communication": (7, 8)}
+    needs = {"stance": (axis,), "value": (axis,), "emotion": (axis, 3, 4)} | fixed
     return needs[check_name(level, needs, "level")]
 
 # %% ../../nbs/worlds/02_mini.ipynb #WorldConfig

@@ -31,7 +31,7 @@ WORDS = tomllib.loads((files("humanlm") / "worlds" / "words.toml").read_text("ut
 def _phrases(slot):
     "Read the phrases of each key of a slot"
     return {
-        key: _Phrases(**{place: tuple(found) for place, found in row.items()})
+        key: _Phrases(**{place: tuple(phrases) for place, phrases in row.items()})
         for key, row in WORDS[slot].items()
     }
 
