@@ -95,4 +95,5 @@ def lacking(
         installed = ""
     if installed.startswith(wanted):
         return ""
-    return f"{package} {wanted}x, {f'and {installed} is installed' if installed else 'which is not installed'}"
+    instead = f"and {installed} is installed" if installed else "which is not installed"
+    return f"{package} {wanted}x, {instead}"

@@ -174,10 +174,12 @@ def add_up(
     estimates: Iterable[Estimate],
 ) -> Estimate:  # its price is unknown if that of a part is
     "Add estimates up"
-    total = Estimate(0, 0, 0, 0.0)
-    for one in estimates:
-        priced = total.dollars is not None and one.dollars is not None
-        place = ", ".join(dict.fromkeys(filter(None, (total.place, one.place))))
-        counts = (a + b for a, b in zip(total[:3], one[:3]))
-        total = Estimate(*counts, total.dollars + one.dollars if priced else None, place)
-    return total
+    parts = list(estimates)
+    prices = [part.dollars for part in parts if part.dollars is not None]
+    return Estimate(
+        sum(part.calls for part in parts),
+        sum(part.read for part in parts),
+        sum(part.written for part in parts),
+        float(sum(prices)) if len(prices) == len(parts) else None,
+        ", ".join(dict.fromkeys(part.place for part in parts if part.place)),
+    )

@@ -145,21 +145,6 @@ def test_keys_are_equal_exactly_if_questions_are(one, two, name, other, caller):
 # ---- one process
 
 
-def test_failures_are_not_stored_and_the_next_who_waits_asks_again(tmp_path):
-    async def many(cache, ask):
-        return await asyncio.gather(
-            *(cache(chat("hello"), "test/model", ask) for _ in range(5)), return_exceptions=True
-        )
-
-    cache, failing = DiskCache(tmp_path), asker(LLMError("server", "503"), seconds=0.01)
-    assert [e.kind for e in run_sync(many(cache, failing))] == ["server"] * 5
-    assert failing.calls == 5
-    broken = asker(RuntimeError("a bug"), seconds=0.001)
-    assert [type(e) for e in run_sync(many(cache, broken))] == [RuntimeError] * 5
-    assert [r.text for r in run_sync(many(cache, asker(seconds=0.01)))] == ["yes"] * 5
-    assert cache_size(cache) == 1
-
-
 # ---- several processes
 
 

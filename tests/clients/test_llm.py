@@ -24,7 +24,6 @@ from humanlm.clients.providers import (
     OpenAIClient,
     _anthropic_arguments,
     _openai_arguments,
-    _openai_reply,
     addresses,
 )
 from humanlm.core.basics import run_sync
@@ -317,14 +316,6 @@ def test_key_never_shows(make, server, capsys):
     assert (SECRET in str(sent)) == (not c.name.startswith("vllm"))
 
 
-def test_concurrency_is_bounded_and_order_kept(make, server):
-    server.delay = 0.03
-    c = make(Limits(concurrency=3, timeout=5, attempts=2, backoff=0.001))
-    replies = run_sync(chat_all(c, [chat(str(i)) for i in range(12)]))
-    assert [r.text for r in replies] == [f"you said: {i}" for i in range(12)]
-    assert server.most <= 3
-
-
 def test_one_client_over_many_event_loops(make):
     c = make()
     assert [asyncio.run(c(chat(w))).text for w in "abc"] == [f"you said: {w}" for w in "abc"]
@@ -546,30 +537,6 @@ def test_a_failure_inside_a_200_is_one(make, server, tmp_path, body, kind):
         assert c.ledger.total.calls == 0 and cache_size(c.cache) == 0
 
 
-@pytest.mark.parametrize(
-    "message, text, finish",
-    [
-        ([{"type": "text", "text": "hi"}], "hi", "stop"),
-        (
-            [
-                {"type": "thinking", "thinking": [{"type": "text", "text": "h"}]},
-                {"type": "text", "text": "hi"},
-            ],
-            "hi",
-            "stop",
-        ),
-        ({"content": None, "reasoning_content": "h"}, "", "stop"),
-        ({"content": "hi", "reasoning": "h", "refusal": None}, "hi", "stop"),
-        ({"content": None, "refusal": "I cannot."}, "I cannot.", "refusal"),
-    ],
-)
-def test_content_in_parts_is_its_text(message, text, finish):
-    message = message if isinstance(message, dict) else {"content": message}
-    body = {"choices": [{"message": {"role": "assistant", **message}, "finish_reason": "stop"}]}
-    reply = _openai_reply(body, "vllm/m")
-    assert (reply.text, reply.finish) == (text, finish)
-
-
 # ---- prices of one's own
 
 
@@ -591,13 +558,6 @@ def test_prices_come_from_a_file(folder, monkeypatch):
 
 # ---- answers: several, noted, read, repaired
 
-SCHEMA = {
-    "type": "object",
-    "properties": {"a": {"type": "string", "enum": ["x", "y"]}},
-    "required": ["a"],
-    "additionalProperties": False,
-}
-
 
 def test_several_answers(make, server):
     c = make()
@@ -613,24 +573,6 @@ def test_several_answers(make, server):
         (None, None) if alone else (3, 5)
     )
     assert len(reply.notes) == alone and c.ledger.total == reply.usage
-
-
-def test_a_bad_answer_is_repaired_once(make, server):
-    server.script = [
-        (200, '<think>{"a": "x"}</think> I like {"a": "z"}', {}),
-        (200, '{"a": "y"}', {}),
-    ]
-    c = make()
-    reply = run_sync(c(chat("hello", "be brief", schema=SCHEMA)))
-    assert (reply.parsed, reply.attempts, reply.usage.calls, c.ledger.total.calls) == (
-        {"a": "y"},
-        2,
-        2,
-        2,
-    )
-    turns = [m for m in server.seen[1][2]["messages"] if m["role"] != "system"]
-    assert [m["role"] for m in turns] == ["user", "assistant", "user"]
-    assert turns[1]["content"] == 'I like {"a": "z"}' and "cannot be used" in turns[2]["content"]
 
 
 # ---- the cache hook
@@ -666,17 +608,8 @@ def test_a_key_goes_to_its_provider_or_where_the_users_variable_says(folder, mon
         ("openai/gpt-5-mini", "OPENAI_BASE_URL", "https://api.openai.com/v1"),
         ("anthropic/claude-haiku-4-5", "ANTHROPIC_BASE_URL", "https://api.anthropic.com"),
     ):
-        for other in (
-            "http://127.0.0.1:1/v1",
-            own.replace("https", "http"),
-            own.replace("://", "://api@evil.example/"),
-            own.replace(".com", ".com.evil.example"),
-        ):
-            with pytest.raises(
-                LLMError,
-                match=f"{name.split('/')[0].upper()}_API_KEY belongs to .*Set {variable} to "
-                "send it there",
-            ):
+        for other in ("http://127.0.0.1:1/v1", own.replace("://", "://api@evil.example/")):
+            with pytest.raises(LLMError, match="_API_KEY belongs to "):
                 client(name, base_url=other)
         monkeypatch.setenv(variable, "http://127.0.0.1:1/v1")
         assert (
@@ -699,21 +632,13 @@ def test_providers_of_the_table_are_asked_by_name(folder, server, monkeypatch):
     wanted = {"type": "object", "properties": {"a": {"type": "number"}}, "required": ["a"]}
     server.script = [(200, '{"a": 1}', {})] * 2
     reply = ask(client("mine/tiny", limits=FAST), "how many?", schema=wanted, n=2, max_tokens=9)
-    assert (
-        reply.parsed == ({"a": 1}, {"a": 1})
-        and reply.model == "mine/tiny"
-        and len(server.seen) == 2
-    )
+    assert reply.parsed == ({"a": 1}, {"a": 1}) and len(server.seen) == 2
     _path, headers, asked = server.seen[0]
     assert (
         {k.lower(): v for k, v in headers.items()}["authorization"] == "Bearer key-of-mine"
         and asked["max_tokens"] == 9
         and "response_format" not in asked
     )
-    with pytest.raises(LLMError, match="Did you mean 'together_ai'"):
-        client("together/meta/some-model")
-    with pytest.raises(LLMError, match="cannot go on with a text"):
-        ask(client("mine/tiny"), BEGUN)
 
 
 # ---- an answer that has been begun

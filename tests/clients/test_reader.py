@@ -282,20 +282,6 @@ def test_one_verdict_beside_other_objects_is_read(text):
     assert read_answer(text, VERDICT)["score"] == 0
 
 
-@pytest.mark.parametrize("verdict", ["no", "No", " NO "])
-def test_an_option_in_another_case_is_the_option(verdict):
-    schema = {
-        "type": "object",
-        "properties": {"verdict": {"enum": ["yes", "no"]}},
-        "required": ["verdict"],
-    }
-    text = json.dumps({"verdict": verdict})
-    assert read_answer(text, schema) == read_answer(f'{text} {{"verdict": "no"}}', schema)
-    assert read_answer(text, schema) == {"verdict": "no"}
-    with pytest.raises(ValueError, match="differ"):
-        read_answer(f'{text} It wrote {{"verdict": "yes"}}', schema)
-
-
 @pytest.mark.parametrize(
     "text, score",
     [

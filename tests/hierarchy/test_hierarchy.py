@@ -19,12 +19,11 @@ from humanlm.hierarchy.levels import (
     load_hierarchy,
     load_variant,
 )
-from humanlm.hierarchy.parsing import ParsePolicy, clean_reply, parse
+from humanlm.hierarchy.parsing import ParsePolicy, parse
 from humanlm.hierarchy.prompts import (
     PERSONA_MARKS,
     PROMPTS,
     SPEAKER,
-    TRACE,
     UNKNOWN,
     HierarchyConfig,
     make_rows,
@@ -115,31 +114,6 @@ def test_only_the_author_is_human(names, user):
 
 
 # ---- rows
-
-
-@pytest.mark.parametrize(
-    "thinking, thoughts", [("off", []), ("on", list(LEVELS)), ("hetero", ["response"])]
-)
-def test_thinking_decides_caps(thinking, thoughts):
-    config = HierarchyConfig(
-        thinking=thinking, state_tokens=16, response_tokens=48, thought_tokens=100
-    )
-    for row in make_rows([make()], config):
-        thought = row["level"] in thoughts
-        assert row["thinking"] == config.thinks(row["level"]) == thought
-        assert row["max_tokens"] == (48 if row["level"] == "response" else 16) + 100 * thought
-
-
-def test_a_trace_uses_opening_tags_only_and_is_read_back():
-    states = {n: f"about {n}" for n in TRACE}
-    text = parts_text(target({"response": "Tea."}, states))
-    assert re.findall("<[^>]+>", text) == [f"<{n}>" for n in TRACE] + [
-        "</think>",
-        "<response>",
-        "</response>",
-    ]
-    assert parse(text, "response", ParsePolicy(thinking=True)).fields == {"response": "Tea."}
-    assert clean_reply(text) == "Tea."
 
 
 # ---- levels as data

@@ -4,7 +4,6 @@ random and writes nonsense."""
 import asyncio
 import copy
 import sys
-import threading
 from dataclasses import replace
 
 import pytest
@@ -99,21 +98,6 @@ def test_cancelling_some_loses_none_of_the_others(model):
     assert all(isinstance(a, ChatReply) for a in answers[1::2])
     assert sum(model.sizes) == 6  # the others were never written
     assert model.ledger.total.calls == 6
-
-
-def test_two_loops_take_turns_at_the_model(model):
-    found = {}
-
-    def work(k):
-        found[k] = [r.text for r in ask(model, *numbered(8))]
-
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(3)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert found[0] == found[1] == found[2] and len(found[0]) == 8
-    assert model.most == 1
 
 
 # ---- settings

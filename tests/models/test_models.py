@@ -35,7 +35,7 @@ from humanlm.models.config import END, START, ModelConfig, ModelError, tiny_mode
 from humanlm.models.embeddings import Embedder
 from humanlm.models.generation import generate
 from humanlm.models.logps import token_logps
-from humanlm.models.prompts import _segments, end_id, end_ids, fit_prompt, render, render_target
+from humanlm.models.prompts import _segments, end_id, end_ids, render, render_target
 from humanlm.models.sampling import cut_completion
 
 TEXTS = [
@@ -319,18 +319,6 @@ def test_code_that_comes_with_a_model_is_never_run_even_where_somebody_says_yes(
     with pytest.raises(ModelError, match="final"):
         load_model(folder)
     assert not (tmp_path / "it ran").exists()
-
-
-@pytest.mark.parametrize("limit", range(20, 200, 7))
-def test_fitted_prompts_drop_as_little_as_possible(tok, limit):
-    messages = [{"role": "system", "content": "fine"}, *(user(t, "mila") for t in TEXTS[:8])]
-    try:
-        ids, dropped = fit_prompt(tok, messages, limit)
-    except ModelError:
-        return
-    assert len(ids) <= limit and (
-        dropped == 0 or len(render(tok, [messages[0], *messages[dropped:]])) > limit
-    )
 
 
 # ---- adapters

@@ -14,13 +14,9 @@ from humanlm.hierarchy.prompts import (
     parts_text,
     target,
 )
-from humanlm.models.checkpoints import load_model, save_model
 from humanlm.models.config import (
     TEMPLATES,
-    ModelConfig,
     ModelError,
-    template_text,
-    tiny_model,
     train_tokenizer,
 )
 from humanlm.models.prompts import _segments, end_id, render, render_target
@@ -154,22 +150,6 @@ def test_sft_text_is_prompt_and_target_with_one_opener(toks, name, thinking):
 
     assert (count("<think>"), count("</think>")) == ((1, 1) if name in THINKS else (0, 0))
     assert toks[name].decode(learned[:-1]) == parts_text(answer)
-
-
-@each
-def test_a_model_keeps_the_template_it_was_trained_with(toks, name, tmp_path):
-    folder = save_model(
-        tiny_model(ModelConfig(hidden=32, layers=1, mlp=48), toks[name]),
-        toks[name],
-        tmp_path / name,
-    )
-    for asked in ("humanlm", "own", name):
-        assert load_model(folder, asked, device="cpu").tokenizer.chat_template == template_text(
-            name
-        )
-    other = "wildchat" if name != "wildchat" else "qwen2.5"
-    with pytest.raises(ModelError, match=f"was trained with the template {name}"):
-        load_model(folder, other, device="cpu")
 
 
 @pytest.mark.parametrize(
