@@ -376,24 +376,22 @@ def krippendorff(
     "Measure how far any number of raters agree, by squared differences"
     from krippendorff import alpha
 
-    x, things = np.asarray(ratings, float), np.asarray(things)
-    scored = np.flatnonzero(~np.isnan(x))
-    _, index, size = np.unique(things[scored], return_inverse=True, return_counts=True)
-    shared = scored[size[index] > 1]
-    values, column = np.unique(x[shared], return_inverse=True)
-    if len(values) < 2:
-        return Interval(math.nan, math.nan, math.nan, len(shared))
-    _, first, unit = np.unique(things[shared], return_index=True, return_inverse=True)
+    x, units = np.asarray(ratings, float), np.asarray(things)
+    scored = ~np.isnan(x)
+    clusters = np.asarray(things if cases is None else cases)[scored]
+    values, column = np.unique(x[scored], return_inverse=True)
+    _, first, unit = np.unique(units[scored], return_index=True, return_inverse=True)
     counts = np.zeros((len(first), len(values)))  # [U, V]
     np.add.at(counts, (unit, column), 1)
+    shared = counts.sum(1) > 1
+    counts, draws = counts[shared], Bootstrap(clusters[first][shared], seed, resamples)
+    if np.count_nonzero(counts.sum(0)) < 2:
+        return Interval(math.nan, math.nan, math.nan, int(counts.sum()))
 
     def of(weights: np.ndarray) -> float:  # [U] how often each thing counts
         some = np.repeat(counts, weights.astype(int), 0)
         with np.errstate(invalid="ignore", divide="ignore"):
             return alpha(value_counts=some, value_domain=values, level_of_measurement="interval")
 
-    draws = Bootstrap(
-        (things if cases is None else np.asarray(cases))[shared][first], seed, resamples
-    )
     drawn = draws.weighted(lambda weights: np.array([of(row) for row in weights]))
-    return Interval.of_draws(of(np.ones(len(first))), drawn, len(shared), len(draws.names))
+    return Interval.of_draws(of(np.ones(len(counts))), drawn, counts.sum(), len(draws.names))
