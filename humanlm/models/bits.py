@@ -149,5 +149,5 @@ def served_card(
         raise LLMError(
             "bad answer",
             f"{url} is no vLLM that serves {name} ({shorten(repr(e))}). Name the model's folder or "
-            "GGUF file, or serve it with vLLM: others give no log-probabilities of a prompt.",
+            "GGUF file, or serve it with vLLM: llama.cpp gives no log-probabilities of a prompt.",
         ) from None
