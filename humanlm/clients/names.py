@@ -47,6 +47,12 @@ def vllm_client(
 ) -> ChatClient:
     "Reach a model on an OpenAI-compatible server of your own"
     named = base_url or setting("VLLM_BASE_URL") or setting("OPENAI_BASE_URL")
+    if not named and not is_up(f"{_USUAL}/models"):
+        raise LLMError(
+            "missing address",
+            f"No server for vllm/{model}: none answers at {_USUAL}. "
+            f"Start one by `vllm serve {model}`, or name its address in VLLM_BASE_URL.",
+        )
     return OpenAIClient(model, named or _USUAL, "vllm", **options)
 
 # %% ../../nbs/clients/07_names.ipynb #scripts

@@ -284,7 +284,9 @@ def json_object(
         row = json.loads(line.decode("utf-8-sig"))
     except (ValueError, RecursionError) as e:
         text = shorten(line[:400].decode("utf-8", "replace"))
-        raise DataError(f"{where}: not JSON ({shorten(e)}): {text!r}. Fix or remove it.") from e
+        raise DataError(
+            f"{where}: not JSON ({shorten(e)}): {text!r}. Fix or remove this line."
+        ) from e
     if not isinstance(row, dict):
         raise DataError(f"{where}: expected a JSON object, got {shorten(row)!r}.")
     return cast(dict[str, Any], row)

