@@ -10,7 +10,7 @@ __all__ = ['SPLITS', 'SPLIT_COLOURS', 'Message', 'Thread', 'Persona', 'persona_t
 # pyright: basic
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -134,8 +134,9 @@ def from_dict(
         raise DataError(f"{where}: no {cls.__name__}: {e}.") from e
     except UnicodeEncodeError as e:
         raise DataError(f"{where}: half a character in a name: {e}.") from e
-    if unknown := [*d.keys() - {f.name for f in fields(record)}]:
-        hint = near_miss(unknown[0], [f.name for f in fields(record)])
+    names = [f.name for f in fields(record)] if is_dataclass(record) else [*d]
+    if unknown := [name for name in d if name not in names]:
+        hint = near_miss(unknown[0], names)
         raise DataError(f"{where}: {cls.__name__} has no field {shorten(unknown[0])!r}.{hint}")
     return record
 
