@@ -115,13 +115,13 @@ def _differences(
     "List the values that are no longer the same, by dotted names"
     changed: list[str] = []
     for name in dict.fromkeys([*before, *now]):
-        values: list[Any] = [before.get(name), now.get(name)]
+        old, new = cast(tuple[Any, Any], (before.get(name), now.get(name)))
         full = f"{above}{name}"
-        if all(isinstance(value, dict) for value in values):
-            changed += _differences(*values, harmless, f"{full}.")
-        elif values[0] != values[1] and full not in harmless:
-            old, new = (shorten(value) or "empty" for value in values)
-            changed.append(f"{full}: {old} in the run, {new} now")
+        if type(old) is dict and type(new) is dict:
+            changed += _differences(cast(Any, old), cast(Any, new), harmless, f"{full}.")
+        elif old != new and full not in harmless:
+            was, is_now = (shorten(value) or "empty" for value in cast(list[Any], [old, new]))
+            changed.append(f"{full}: {was} in the run, {is_now} now")
     return changed
 
 
