@@ -300,11 +300,15 @@ def _key(
     name: str,  # of the environment variable
     default: str = "",
 ) -> str:
-    if key := setting(name) or default:
-        return key
-    raise LLMError(
-        "missing key", f"Set {name} in the environment or in .env, or choose a model without a key."
-    )
+    key = setting(name) or default
+    if not re.fullmatch("[!-~]+", key):
+        raise LLMError(
+            "missing key",
+            f"{name} holds a space or a character that no key has. Copy the key again."
+            if key
+            else f"Set {name} in the environment or in .env, or choose a model without a key.",
+        )
+    return key
 
 # %% ../../nbs/clients/06_providers.ipynb #_checked_url
 def _checked_url(url):

@@ -360,6 +360,19 @@ def test_an_address_that_is_none_is_refused_at_once(folder, monkeypatch, url):
             make()
 
 
+@pytest.mark.parametrize("key", ["schlüssel-0123456789", "two words", "line\nbreak"])
+def test_a_key_that_is_none_is_refused_at_once_and_not_shown(folder, monkeypatch, key):
+    for name, variable in (
+        ("openai/gpt-5-mini", "OPENAI_API_KEY"),
+        ("anthropic/claude-haiku-4-5", "ANTHROPIC_API_KEY"),
+        ("vllm/tiny", "VLLM_API_KEY"),
+    ):
+        monkeypatch.setenv(variable, key)
+        with pytest.raises(LLMError, match=f"missing key: {variable} holds") as e:
+            client(name, **({"base_url": "http://127.0.0.1:1/v1"} if name == "vllm/tiny" else {}))
+        assert key not in str(e.value)
+
+
 # ---- patience: what a server asks for, and what the limits allow
 
 
