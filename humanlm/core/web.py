@@ -252,15 +252,19 @@ def _only(app: Any, hosts: Sequence[str], refuse: Callable[[WebError], Any]) -> 
     "Answer only requests that name this machine as it is called"
 
     async def guarded(scope: MutableMapping[str, Any], receive: _Channel, send: _Channel) -> None:
-        headers = {name: value.decode("latin-1") for name, value in scope.get("headers", ())}
-        host, origin = headers.get(b"host", ""), headers.get(b"origin", "")
-        if scope["type"] == "http" and hosts and not {host, host.rpartition(":")[0]} & {*hosts}:
-            app_or_error = refuse(WebError(f"Ask for {hosts[0]}.", 403, "unknown_host"))
-        elif scope["type"] == "http" and origin.partition("://")[2] != host * bool(origin):
-            app_or_error = refuse(WebError("Other sites may not ask here.", 403, "unknown_origin"))
-        else:
-            app_or_error = app
-        await app_or_error(scope, receive, send)
+        headers = dict(scope.get("headers", ()))
+        host, origin = (headers.get(name, b"").decode("latin-1") for name in (b"host", b"origin"))
+        named = not hosts or host.rpartition(":")[0] in hosts or host in hosts
+        if scope["type"] != "http" or (
+            named and origin in ("", f"http://{host}", f"https://{host}")
+        ):
+            return await app(scope, receive, send)
+        wrong = (
+            WebError("Other sites may not ask here.", 403, "unknown_origin")
+            if named
+            else WebError(f"Ask for {hosts[0]}.", 403, "unknown_host")
+        )
+        await refuse(wrong)(scope, receive, send)
 
     return guarded
 
