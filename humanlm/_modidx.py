@@ -1413,6 +1413,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'humanlm.core.records._flat': ('data.html#_flat', 'humanlm/core/records.py'),
                                       'humanlm.core.records._listed': ('data.html#_listed', 'humanlm/core/records.py'),
                                       'humanlm.core.records._parquet_rows': ('data.html#_parquet_rows', 'humanlm/core/records.py'),
+                                      'humanlm.core.records._refuse_unknown': ('data.html#_refuse_unknown', 'humanlm/core/records.py'),
                                       'humanlm.core.records._rows': ('data.html#_rows', 'humanlm/core/records.py'),
                                       'humanlm.core.records._table': ('data.html#_table', 'humanlm/core/records.py'),
                                       'humanlm.core.records.bubble': ('data.html#bubble', 'humanlm/core/records.py'),

@@ -134,11 +134,27 @@ def from_dict(
         raise DataError(f"{where}: no {cls.__name__}: {e}.") from e
     except UnicodeEncodeError as e:
         raise DataError(f"{where}: half a character in a name: {e}.") from e
-    names = [f.name for f in fields(record)] if is_dataclass(record) else [*d]
-    if unknown := [name for name in d if name not in names]:
-        hint = near_miss(unknown[0], names)
-        raise DataError(f"{where}: {cls.__name__} has no field {shorten(unknown[0])!r}.{hint}")
+    _refuse_unknown(record, d, where)
     return record
+
+
+def _refuse_unknown(record, d, where):
+    "Raise `DataError` where plain data hold what a record, or one inside it, has no field for"
+    if isinstance(record, dict):
+        pairs = [(record[name], d[name]) for name in record]
+    elif isinstance(record, (list, tuple)):
+        pairs = [*zip(record, d)] if record and is_dataclass(record[0]) else []
+    elif is_dataclass(record):
+        names = [f.name for f in fields(record)]
+        if unknown := [name for name in d if name not in names]:
+            hint = near_miss(unknown[0], names)
+            kind = type(record).__name__
+            raise DataError(f"{where}: {kind} has no field {shorten(unknown[0])!r}.{hint}")
+        pairs = [(getattr(record, name), d[name]) for name in d]
+    else:
+        return
+    for inner, plain in pairs:
+        _refuse_unknown(inner, plain, where)
 
 # %% ../../nbs/00_data.ipynb #load_examples
 def load_examples(
