@@ -161,9 +161,14 @@ def atomic_path(
                 f"Cannot write {path}: {e.strerror}. Check the folder and its permissions."
             ) from e
         yield new
-        if new.is_dir() and path.is_dir():
+        if moved := new.is_dir() and path.is_dir():
             os.replace(path, room / "old")
-        os.replace(new, path)
+        try:
+            os.replace(new, path)
+        except BaseException:  # Ctrl-C too
+            if moved:
+                os.replace(room / "old", path)
+            raise
     finally:
         shutil.rmtree(room, ignore_errors=True)
 
