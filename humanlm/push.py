@@ -25,7 +25,6 @@ from humanlm.models.checkpoints import (
     in_slices,
     load_model,
     merge_adapter,
-    nearest_folder,
     save_model,
 )
 from .serving.card import HubConfig, model_card, needs_merging
@@ -133,10 +132,8 @@ def _push(
     "Publish a model with its card, or say what would be published"
     model = Path(find_model(place, run_settings(place)))
     if not (model / "config.json").is_file():
-        near = "" if model.exists() else nearest_folder(model)
         raise ConfigError(
-            f"{model} holds no model (no config.json{near and f'; the nearest folder is {near}'}). "
-            "Give a run, or a model's folder."
+            f"{model} holds no model (no config.json). Give a run, or a model's folder."
         )
     steps, card = _checkpoints(model, config), model_card(model, config)
     made = {p.parent.name for p in model.parent.glob("*/config.json")} - {"base", model.name}

@@ -21,7 +21,7 @@ from ..core.records import Example, Persona, from_dict
 from ..core.runs import read_record
 from ..hierarchy.composed import StateSource
 from ..hierarchy.prompts import SPEAKER, HierarchyConfig, make_rows, token_cap
-from ..models.checkpoints import CONTRACT_FILES, in_slices, is_lost, model_of, packaged
+from ..models.checkpoints import CONTRACT_FILES, in_slices, is_path, model_of, packaged
 from ..models.config import ModelConfig
 from ..models.gguf import gguf_file
 from ..training.policies import ModelPolicy, RolloutError
@@ -92,7 +92,7 @@ def _contract_folder(model):
 
 
 def _may_be_on_hub(model):
-    return isinstance(model, str) and "/" in model and not is_lost(model)
+    return isinstance(model, str) and "/" in model and not is_path(model)
 
 # %% ../../nbs/alignment/01_contract.ipynb #run_settings
 def run_settings(

@@ -82,11 +82,11 @@ class Limits:
     def wait(
         self,
         attempt: int,  # number of the attempt that failed, from 1
-        asked: float | None = None,  # seconds that the server asked to wait
+        least: float | None = None,  # seconds that the server asked to wait
     ) -> float:
         "Give the pause before the next attempt in seconds"
         drawn = _dice.uniform(0.0, self.backoff * 2 ** (attempt - 1))
-        return min(max(drawn, asked or 0.0), self.longest_wait)
+        return min(max(drawn, least or 0.0), self.longest_wait)
 
 # %% ../../nbs/clients/04_limits.ipynb #_dice
 _dice = random.Random()

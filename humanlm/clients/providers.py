@@ -314,8 +314,12 @@ def _key(
 def _checked_url(url):
     with contextlib.suppress(ValueError):  # a port that is no number
         parts = urlsplit(url)
-        plain = re.fullmatch(r"https?://\S+", url) and HIDDEN not in url
-        if plain and parts.hostname and parts.port != 0:
+        if (
+            re.fullmatch(r"https?://\S+", url)
+            and HIDDEN not in url
+            and parts.hostname
+            and parts.port != 0
+        ):
             return url
     raise LLMError(
         "missing address",
@@ -416,9 +420,9 @@ class OpenAIClient(_SDKClient):
         **options,  # as for `Client`
     ):
         super().__init__(provider, model, base_url, **options)
-        self.official, own = provider == "openai", provider not in addresses
-        self.takes_n = self.takes_schema = self.official or own  # of the others some models do
-        self.takes_extra, self.takes_prefill = None if own else (), own
+        self.official, private = provider == "openai", provider not in addresses
+        self.takes_n = self.takes_schema = self.official or private  # of the others some models do
+        self.takes_extra, self.takes_prefill = None if private else (), private
 
     async def send(self, request: ChatRequest) -> ChatReply:
         from openai import OpenAIError

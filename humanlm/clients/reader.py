@@ -154,14 +154,14 @@ def _validator(schema: str) -> Any:
 # %% ../../nbs/clients/01_reader.ipynb #_mend
 def _mend(value: dict, error: Any) -> bool:
     "Mend what `error` found in `value`, if it is one of the three things that are forgiven"
-    found, wanted = error.instance, error.validator_value
+    part, wanted = error.instance, error.validator_value
     if error.validator == "additionalProperties" and "patternProperties" not in error.schema:
-        for key in found.keys() - error.schema.get("properties", {}).keys():
-            del found[key]
+        for key in part.keys() - error.schema.get("properties", {}).keys():
+            del part[key]
         return True
-    if not isinstance(found, str):
+    if not isinstance(part, str):
         return False
-    text, meant = found.strip(), []
+    text, meant = part.strip(), []
     if error.validator == "enum":
         meant = [one for one in wanted if str(one).lower() == text.lower()]
     elif error.validator == "type" and ("number" in wanted or "integer" in wanted):

@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import re
-import shlex
 import shutil
 import threading
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
@@ -120,12 +119,8 @@ def missing_package(
 ) -> str:  # empty: it is not about one of them
     "Say what to install where an import asked for a package of one of our extras"
     wanted = error.name if isinstance(error, ModuleNotFoundError) else None
-    for line in (
-        line for found in metadata.distributions(name="humanlm") for line in found.requires or ()
-    ):
-        name, _, condition = line.partition(";")
-        extra = re.search(r"extra == ['\"]([\w-]+)", condition)
-        package = re.split(r"[^\w.-]", name)[0]
+    for line in metadata.requires("humanlm") or ():
+        package, extra = re.split(r"[^\w.-]", line)[0], re.search(r"extra == ['\"]([\w-]+)", line)
         if extra and wanted in (package.replace("-", "_"), package.replace("scikit-", "sk")):
             return f"This needs {wanted}, which is not installed. Next: {install_line(extra[1])}"
     return ""
@@ -134,15 +129,10 @@ def missing_package(
 def install_line(
     extra: str,  # one of ours
 ) -> str:  # for a shell
-    "Say how to add an extra to this checkout, folder, wheel, repository or release of the package"
+    "Give the line that adds an extra to this checkout, or to the installed package"
     root = Path(str(resources.files("humanlm"))).parent
-    if (root / "nbs" / "index.ipynb").is_file():
-        return f"pip install -e {shlex.quote(f'{root}[{extra}]')}"
-    origin = json.loads(metadata.distribution("humanlm").read_text("direct_url.json") or "{}")
-    url: str = origin.get("url", "")  # as pip and uv write it beside a package (PEP 610)
-    if vcs := origin.get("vcs_info"):
-        url = f"{vcs['vcs']}+{url}@{vcs['commit_id']}"
-    return f"pip install {shlex.quote(f'humanlm[{extra}]' + f' @ {url}' * bool(url))}"
+    checkout = (root / "nbs" / "index.ipynb").is_file()
+    return f"pip install {'-e ' * checkout}'{root if checkout else 'humanlm'}[{extra}]'"
 
 
 def optional(name: str) -> Any:  # the module
@@ -171,31 +161,16 @@ def atomic_path(
                 f"Cannot write {path}: {e.strerror}. Check the folder and its permissions."
             ) from e
         yield new
-        _swap(new, path, room / "old")
-    finally:
+        if moved := new.is_dir() and path.is_dir():
+            os.replace(path, room / "old")
         try:
-            shutil.rmtree(room, ignore_errors=True)
-        except BaseException:  # Ctrl-C while it tidies up
-            shutil.rmtree(room, ignore_errors=True)
+            os.replace(new, path)
+        except BaseException:  # Ctrl-C too
+            if moved:
+                os.replace(room / "old", path)
             raise
-
-# %% ../../nbs/core/01_basics.ipynb #_swap
-def _swap(new: Path, path: Path, old: Path) -> None:
-    if not new.exists():
-        raise DataError(
-            f"Nothing was written for {path}: the block must write to the path it is given."
-        )
-    moved = path.is_dir() and new.is_dir()
-    if moved:
-        os.replace(path, old)
-    try:
-        os.replace(new, path)
-    except OSError as e:
-        if moved:
-            os.replace(old, path)
-        raise DataError(
-            f"Cannot replace {path}: {e.strerror}. Move what lies there out of the way."
-        ) from e
+    finally:
+        shutil.rmtree(room, ignore_errors=True)
 
 # %% ../../nbs/core/01_basics.ipynb #sweep
 _ROOM = re.compile(r"\..+\.[0-9a-f]{8}")
@@ -291,6 +266,7 @@ def read_jsonl(
 
 def jsonl_rows(
     path: str | Path,  # one JSON object per line, UTF-8, blank lines allowed
+    grows: bool = False,  # half a line at its end is left out
 ) -> Iterator[tuple[str, dict[str, Any]]]:  # where the row stands, for messages, and the row
     "Go through the rows of a JSONL file; `DataError` names file and row"
     try:
@@ -299,7 +275,7 @@ def jsonl_rows(
         raise DataError(f"Cannot read {path}: {e.strerror}. Check the path.") from e
     with lines:
         for n, line in enumerate(lines, 1):
-            if not line.isspace():
+            if not line.isspace() and (line.endswith(b"\n") or not grows):
                 where = f"{path}, row {n}"
                 yield where, json_object(line, where)
 
@@ -312,18 +288,13 @@ def json_object(
     try:
         row = json.loads(line.decode("utf-8-sig"))
     except (ValueError, RecursionError) as e:
+        text = shorten(line[:400].decode("utf-8", "replace"))
         raise DataError(
-            f"{where}: not JSON ({shorten(e)}): {_shown(line)}. Fix or remove this line."
+            f"{where}: not JSON ({shorten(e)}): {text!r}. Fix or remove this line."
         ) from e
     if not isinstance(row, dict):
-        raise DataError(
-            f"{where}: expected a JSON object, got {_shown(line)}. Write one object per line."
-        )
+        raise DataError(f"{where}: expected a JSON object, got {shorten(row)!r}.")
     return cast(dict[str, Any], row)
-
-
-def _shown(line: bytes) -> str:
-    return repr(shorten(line[:400].decode("utf-8", "replace")))
 
 # %% ../../nbs/core/01_basics.ipynb #append_row
 def append_row(
@@ -336,19 +307,10 @@ def append_row(
 
 
 def grown_rows(
-    path: str | Path,  # JSONL
+    path: str | Path,  # JSONL; need not exist
 ) -> list[dict[str, Any]]:
     "Read a file that grows, without half a line at its end"
-    try:
-        text = Path(path).read_bytes()
-    except FileNotFoundError:
-        return []
-    whole = text[: text.rfind(b"\n") + 1].splitlines()
-    return [
-        json_object(line, f"{path}, row {n}")
-        for n, line in enumerate(whole, 1)
-        if not line.isspace()
-    ]
+    return [row for _, row in jsonl_rows(path, grows=True)] if Path(path).exists() else []
 
 
 def trim_rows(

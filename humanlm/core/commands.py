@@ -186,11 +186,11 @@ def _exit_code(
     except SystemExit as e:
         return e.code if isinstance(e.code, int) else int(e.code is not None)
     except Exception as e:
-        said = missing_package(e) or missing_package(e.__cause__ or e)
-        if not said and getattr(e, "errno", None) not in _MACHINE:
+        advice = missing_package(e) or missing_package(e.__cause__ or e)
+        if not advice and getattr(e, "errno", None) not in _MACHINE:
             raise
-        then = command.stopped if command and not said else ""
-        print(hidden(f"error: {said or e}{'; ' * bool(then)}{then}."), file=sys.stderr)
+        then = command.stopped if command and not advice else ""
+        print(hidden(f"error: {advice or e}{'; ' * bool(then)}{then}."), file=sys.stderr)
         return 2
 
 
@@ -245,12 +245,8 @@ def menu(
     return command(name, main)
 
 
-def _is_menu(name: str) -> bool:
-    return bool(_commands_below(name)) and not COMMANDS[name].alone
-
-
 def _find(name: str) -> Callable[..., int]:
-    if _is_menu(name):
+    if _commands_below(name) and not COMMANDS[name].alone:
         return menu(name)
     module, function = COMMANDS[name].where.split(":")
     return command(name, getattr(importlib.import_module(module), function))
@@ -263,14 +259,7 @@ def _usage(
     below = _commands_below(name)
     wide, prog = max(map(len, below), default=0), PROG.get() or "humanlm"
     lines = [f"  {word:<{wide}}  {line.about}" for word, line in below.items()]
-    menus = [word for word in below if _is_menu(f"{name} {word}".strip())]
-    more = "Each has --help and --dry-run."
-    if menus:
-        more = (
-            "Each has --help, and is the same as python -m humanlm.COMMAND. --dry-run shows the "
-            f"plan of {', '.join(word for word in below if word not in menus)}, and of each "
-            f"command below {', '.join(menus)}."
-        )
+    more = "Each has --help, and is the same as python -m humanlm.COMMAND."
     return "\n".join([f"usage: {prog} COMMAND ...", "", *lines, "", more])
 
 # %% ../../nbs/core/08_commands.ipynb #main

@@ -166,15 +166,15 @@ class Settings:
 
     def changed(self, **new: Any) -> "Settings":
         "Give the same settings with other switches or other values"
-        own = {name: self.groups[name] for name in new if name in self.groups}
+        changed = {name: self.groups[name] for name in new if name in self.groups}
         groups = {
             name: group | new[name] if isinstance(group, dict) else replace(group, **new[name])
-            for name, group in own.items()
+            for name, group in changed.items()
         }
         return replace(
             self,
             groups=self.groups | groups,
-            **{name: value for name, value in new.items() if name not in own},
+            **{name: value for name, value in new.items() if name not in changed},
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -230,16 +230,14 @@ HARMLESS = (
     "run.wandb",
     "run.report",
     "eval.budget",
-    "eval.base_url",
-    "build.thinking_budget",
     "verl.address",
     "plan.gpus",
     "plan.gpu",
     "plan.split",
     "plan.shape",
     *(
-        f"{asked}.{field}"
-        for asked in ("judge", "test_judge", "persona", "user", "preference")
+        f"{group}.{field}"
+        for group in ("judge", "test_judge", "persona", "user", "preference")
         for field in _OF_ASKING
     ),
 )
@@ -256,29 +254,29 @@ def _plain_yaml(path: str | Path) -> dict[str, Any]:
     import yaml
 
     try:
-        found = yaml.load(Path(path).read_text("utf-8"), Loader=_strict_loader())
+        content = yaml.load(Path(path).read_text("utf-8"), Loader=_strict_loader())
     except OSError as e:
         raise ConfigError(f"Cannot read {path}: {e.strerror}.{_guess_file(Path(path))}") from e
     except (yaml.YAMLError, ValueError, RecursionError) as e:
         raise ConfigError(f"{path}: not valid YAML: {shorten(e, 200)}. Fix the file.") from e
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise ConfigError(
-            f"{path}: expected groups of settings (run:, data:, ...), got {shorten(found)!r}."
+            f"{path}: expected groups of settings (run:, data:, ...), got {shorten(content)!r}."
         )
-    return cast(dict[str, Any], found)
+    return cast(dict[str, Any], content)
 
 # %% ../../nbs/core/02_config.ipynb #_extended
-def _extended(found: dict[str, Any], path: Path) -> dict[str, Any]:
-    if "extends" not in found:
-        return found
-    below = _plain_yaml(path.parent / str(found.pop("extends")))
+def _extended(content: dict[str, Any], path: Path) -> dict[str, Any]:
+    if "extends" not in content:
+        return content
+    below = _plain_yaml(path.parent / str(content.pop("extends")))
     if "extends" in below:
         raise ConfigError(
             f"{path} extends a file that extends another (or itself). One step is allowed."
         )
     return below | {
         group: below.get(group, {}) | part if isinstance(part, dict) else part
-        for group, part in found.items()
+        for group, part in content.items()
     }
 
 # %% ../../nbs/core/02_config.ipynb #_guess_file

@@ -24,7 +24,7 @@ def lazy_names(
     Callable[[str], Any], Callable[[], list[str]]
 ]:  # `__getattr__` and `__dir__` of the package
     "Let a package offer names whose modules are imported when they are first asked for"
-    home = {name: module for module, found in names.items() for name in found}
+    home = {name: module for module, some in names.items() for name in some}
 
     def __getattr__(name: str) -> Any:
         if name not in home:
@@ -52,7 +52,7 @@ def load_plugin(
     what: str,  # the setting it comes from, for messages
 ) -> Any:
     "Import a module and take an object out of it; `ConfigError` says which of the two is not there"
-    place, _, own = name.partition(":")
+    place, _, attribute = name.partition(":")
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.append(os.getcwd())
     try:
@@ -65,12 +65,12 @@ def load_plugin(
             "the folder that holds it, "
             "or install the package."
         ) from e
-    if not hasattr(module, own):
+    if not hasattr(module, attribute):
         raise ConfigError(
             f"{what} is {shorten(name)!r}, but {place} has no "
-            f"{own!r}.{near_miss(own, [n for n in vars(module) if n[0] != '_'])}"
+            f"{attribute!r}.{near_miss(attribute, [n for n in vars(module) if n[0] != '_'])}"
         )
-    return getattr(module, own)
+    return getattr(module, attribute)
 
 # %% ../../nbs/core/09_plugins.ipynb #find_plugin
 def find_plugin(
@@ -90,11 +90,10 @@ def lacking(
 ) -> str:  # empty: it will do
     "Say which package is needed, and what is here instead"
     try:
-        found = version(package)
+        installed = version(package)
     except PackageNotFoundError:
-        found = ""
-    if found.startswith(wanted):
+        installed = ""
+    if installed.startswith(wanted):
         return ""
-    return (
-        f"{package} {wanted}x, {f'and {found} is installed' if found else 'which is not installed'}"
-    )
+    instead = f"and {installed} is installed" if installed else "which is not installed"
+    return f"{package} {wanted}x, {instead}"

@@ -282,12 +282,12 @@ def sample_examples() -> list[Example]:
 def bubble(
     name: str,
     text: str,
-    own: bool = False,  # of the person who is simulated: it stands at the right
+    right: bool = False,  # of the person who is simulated: it stands at the right
     colour: str = "#ececef",
     tip: str = "",  # shown over the name
 ) -> Html:
     "Draw one message"
-    side = "margin-left:18%" if own else "margin-right:18%"
+    side = "margin-left:18%" if right else "margin-right:18%"
     words = tag("span", text, style="white-space:pre-wrap;overflow-wrap:anywhere")
     head = (tag("b", name, title=tip), tag("br")) if name else ()
     return tag(

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['CHARGES', 'WAYS_ON', 'PACKAGES', 'run_state', 'read_record', 'open_run', 'require_same', 'require_conditions',
-           'alone', 'process_count', 'is_main_process', 'wait_for_all', 'one_leads', 'is_helped', 'by_all', 'Stages',
-           'time_left', 'watched', 'versions', 'git_commit', 'run_record', 'save_record']
+           'alone', 'process_count', 'is_main_process', 'wait_for_all', 'one_leads', 'Stages', 'time_left', 'watched',
+           'versions', 'git_commit', 'run_record', 'save_record']
 
 # %% ../../nbs/core/06_runs.ipynb #import-itertools-import-json
 import atexit
@@ -16,19 +16,17 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cache
 from importlib import import_module, metadata
 from pathlib import Path
-from threading import Lock
 from typing import IO, Any, Literal, cast
 
 import humanlm
 from humanlm.core.basics import (
     ConfigError,
-    HumanLMError,
     atomic_write,
     near_miss,
     shorten,
@@ -108,31 +106,23 @@ def _made(folder: Path) -> Path:
     return folder
 
 # %% ../../nbs/core/06_runs.ipynb #require_same
-def _leaves(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    "Lay nested values side by side, by dotted names"
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        found |= (
-            _leaves(cast(dict[str, Any], value), f"{above}{name}.")
-            if isinstance(value, dict) and value
-            else {f"{above}{name}": value}
-        )
-    return found
-
-
 def _differences(
     before: Mapping[str, Any],  # plain data
     now: Mapping[str, Any],
     harmless: Collection[str] = (),  # dotted names that may differ
+    above: str = "",
 ) -> list[str]:
-    "List the values that are no longer the same"
-    old, new = _leaves(before), _leaves(cast(dict[str, Any], to_dict(dict(now))))
-    return [
-        f"{name}: {shorten(old.get(name)) or 'empty'} in the run, "
-        f"{shorten(new.get(name)) or 'empty'} now"
-        for name in dict.fromkeys([*old, *new])
-        if new.get(name) != old.get(name) and name not in harmless
-    ]
+    "List the values that are no longer the same, by dotted names"
+    changed: list[str] = []
+    for name in dict.fromkeys([*before, *now]):
+        old, new = cast(tuple[Any, Any], (before.get(name), now.get(name)))
+        full = f"{above}{name}"
+        if type(old) is dict and type(new) is dict:
+            changed += _differences(cast(Any, old), cast(Any, new), harmless, f"{full}.")
+        elif old != new and full not in harmless:
+            was, is_now = (shorten(value) or "empty" for value in cast(list[Any], [old, new]))
+            changed.append(f"{full}: {was} in the run, {is_now} now")
+    return changed
 
 
 def require_same(
@@ -167,7 +157,7 @@ def require_conditions(
         _refuse(
             folder,
             "holds a run of other questions or settings",
-            _differences(before or {}, conditions),
+            _differences(before or {}, to_dict(dict(conditions))),
             option,
         )
 
@@ -230,13 +220,9 @@ def wait_for_all() -> None:
         PartialState(cpu=not torch.cuda.is_available()).wait_for_everyone()
 
 # %% ../../nbs/core/06_runs.ipynb #one_leads
-_helpers: Any = None  # the group of processes that wait to help this one, and a lock
-
-
 @contextmanager
 def one_leads() -> Generator[bool]:  # whether this is the one
-    "Let the first process go on alone while the others do what it asks of them"
-    global _helpers
+    "Let the first process go on alone while the others wait for its end"
     if process_count() == 1:
         yield True
         return
@@ -244,17 +230,10 @@ def one_leads() -> Generator[bool]:  # whether this is the one
     wait_for_all()
     group = dist.new_group(backend="gloo", timeout=timedelta(days=365))
     atexit.register(_parted)
-    if not is_main_process():
-        while asked := _told(group):
-            _collected(group, _tried(int(os.environ["RANK"]), *asked))
-        yield False
-        return
-    _helpers = group, Lock()
     try:
-        yield True
+        yield is_main_process()
     finally:
-        _helpers = None
-        _told(group)
+        dist.barrier(group)
 
 
 def _parted() -> None:
@@ -263,55 +242,6 @@ def _parted() -> None:
 
     if dist.is_initialized():
         dist.destroy_process_group()
-
-
-def is_helped() -> bool:
-    "Whether other processes wait to help this one"
-    return _helpers is not None
-
-
-def by_all(
-    own: Callable[[int, int], Any],  # (part, parts) → what this process does
-    work: Callable[..., Any],  # of a module: (part, parts, *given) → what the others do
-    *given: Any,
-) -> list[Any]:  # one result for each part, in order
-    "Let all processes do their parts of something; where one fails, none counts"
-    group, lock = _helpers
-    with lock:
-        _told(group, (work, given))
-        mine = _tried(0, own)
-        found = _collected(group, (mine[0], mine[1] and str(mine[1])))
-    if mine[1] or any(error for _, error in found):
-        raise mine[1] or HumanLMError(
-            f"A process that helped failed: {next(error for _, error in found if error)}"
-        )
-    return [result for result, _ in found]
-
-# %% ../../nbs/core/06_runs.ipynb #collected
-def _tried(part: int, work: Callable[..., Any], given: tuple[Any, ...] = ()) -> tuple[Any, Any]:
-    try:
-        return work(part, process_count(), *given), None
-    except Exception as e:
-        return None, e if part == 0 else f"{type(e).__name__}: {e}"
-
-
-def _told(group: Any, word: Any = None) -> Any:
-    "Let all processes know what the first one says"
-    from torch import device
-    from torch import distributed as dist
-
-    box = [word]
-    dist.broadcast_object_list(box, src=0, group=group, device=device("cpu"))
-    return box[0]
-
-
-def _collected(group: Any, own: Any) -> Any:
-    "Give the first process what all of them bring"
-    import torch.distributed as dist
-
-    found = [None] * process_count() if is_main_process() else None
-    dist.gather_object(own, found, dst=0, group=group)
-    return found
 
 # %% ../../nbs/core/06_runs.ipynb #Stages
 class Stages:
@@ -343,15 +273,12 @@ def watched(
     total: int,  # things to do
     step: int,  # how many at once
     title: str,
-) -> Generator[int]:  # 0, step, 2 step, ...
+) -> Iterable[int]:  # 0, step, 2 step, ...
     "Count through things and show how far it is, and how long the rest takes"
     from tqdm.auto import tqdm
 
     pause = 0.1 if sys.stderr.isatty() else 30  # seconds without a word
-    with tqdm(total=total, desc=title, leave=False, mininterval=pause, delay=pause) as bar:
-        for at in range(0, total, step):
-            yield at
-            bar.update(min(step, total - at))
+    return tqdm(range(0, total, step), title, leave=False, mininterval=pause, delay=pause)
 
 # %% ../../nbs/core/06_runs.ipynb #PACKAGES
 PACKAGES = (
@@ -376,11 +303,11 @@ PACKAGES = (
 @cache
 def versions() -> dict[str, str]:
     "Give the installed versions of the packages that can change a result"
-    found: dict[str, str] = {}
+    installed: dict[str, str] = {}
     for name in PACKAGES:
         with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+            installed[name] = metadata.version(name)
+    return installed
 
 # %% ../../nbs/core/06_runs.ipynb #git_commit
 def git_commit() -> str | None:
@@ -389,17 +316,8 @@ def git_commit() -> str | None:
     if not (root / ".git").exists():
         return None
     describe = ("describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+")
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(root), *describe],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=10,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
+    done = subprocess.run(["git", "-C", root, *describe], capture_output=True, text=True)
+    return done.stdout.strip() or None
 
 # %% ../../nbs/core/06_runs.ipynb #run_record
 def _gpu() -> str | None:

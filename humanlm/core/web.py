@@ -176,10 +176,10 @@ def service_key(
     host: str,  # where a service listens
     option: str,  # the setting that says so
     variable: str,  # of the environment, that holds the key
-    given: str | None = None,  # the key, where a setting says it
+    setting: str | None = None,  # the key, where a setting says it
 ) -> str:  # empty: there is none
     "Give the key of a service; `ConfigError` where it listens beyond this machine without one"
-    key = given or os.environ.get(variable, "")
+    key = setting or os.environ.get(variable, "")
     if key == HIDDEN:
         raise ConfigError(
             f"The key was not kept in the settings, {HIDDEN} stands for it. Set it in {variable}."
@@ -197,8 +197,8 @@ def check_key(
     key: str,  # empty: anybody may ask
 ) -> None:
     "Raise `WebError` where a request lacks the key"
-    given = request.headers.get("authorization", "").encode("latin-1", "replace")
-    if key and not hmac.compare_digest(given, f"Bearer {key}".encode()):
+    sent = request.headers.get("authorization", "").encode("latin-1", "replace")
+    if key and not hmac.compare_digest(sent, f"Bearer {key}".encode()):
         raise WebError("Send the key: Authorization: Bearer KEY.", 401, "no_key")
 
 # %% ../../nbs/core/07_web.ipynb #web_app
@@ -252,16 +252,16 @@ def _only(app: Any, hosts: Sequence[str], refuse: Callable[[WebError], Any]) -> 
     "Answer only requests that name this machine as it is called"
 
     async def guarded(scope: MutableMapping[str, Any], receive: _Channel, send: _Channel) -> None:
-        told = dict(scope.get("headers", ()))
-        host, origin = (told.get(name, b"").decode("latin-1") for name in (b"host", b"origin"))
-        known = not hosts or host.rpartition(":")[0] in hosts or host in hosts
+        headers = dict(scope.get("headers", ()))
+        host, origin = (headers.get(name, b"").decode("latin-1") for name in (b"host", b"origin"))
+        named = not hosts or host.rpartition(":")[0] in hosts or host in hosts
         if scope["type"] != "http" or (
-            known and origin in ("", f"http://{host}", f"https://{host}")
+            named and origin in ("", f"http://{host}", f"https://{host}")
         ):
             return await app(scope, receive, send)
         wrong = (
             WebError("Other sites may not ask here.", 403, "unknown_origin")
-            if known
+            if named
             else WebError(f"Ask for {hosts[0]}.", 403, "unknown_host")
         )
         await refuse(wrong)(scope, receive, send)

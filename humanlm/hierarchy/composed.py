@@ -40,10 +40,10 @@ def states_in(
     str, str
 ]:  # level → text; the first of each level counts, and a text ends where another tag begins
     "Read the states that a thought names"
-    found: dict[str, str] = {}
+    states: dict[str, str] = {}
     for level, text in re.findall(r"<([a-z][a-z0-9_]*)>([^<]*)", thought):
-        found.setdefault(level, text.strip())
-    return {level: text for level, text in found.items() if text}
+        states.setdefault(level, text.strip())
+    return {level: text for level, text in states.items() if text}
 
 # %% ../../nbs/hierarchy/52_composed.ipynb #compose
 def check_composed(

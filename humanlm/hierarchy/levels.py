@@ -11,14 +11,15 @@ __all__ = ['FORMS', 'FIXTURES', 'VARIANTS', 'HIERARCHY', 'LEVELS', 'STATES', 'TE
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from ..core.basics import ConfigError, check_name, near_miss, require, shorten
+from ..core.basics import ConfigError, check_name, near_miss, require, to_dict
 from ..core.html import Table
+from ..core.records import from_dict
 
 # %% ../../nbs/hierarchy/01_levels.ipynb #is_level_name
 def is_level_name(
@@ -44,20 +45,10 @@ def _dimension_checks(d):
             is_level_name(d.name) and d.name != "think",
             "name must consist of small letters, digits and underscores, as in 'stance'",
         ),
-        (
-            isinstance(d.desc, str) and bool(d.desc.strip()),
-            "desc must be a text that defines the level",
-        ),
-        (
-            type(d.max_tokens) is int and d.max_tokens > 0,
-            f"max_tokens must be a whole number above 0, got {_short(d.max_tokens)}",
-        ),
-        (d.form in FORMS, f"form is {_short(d.form)}.{near_miss(d.form, FORMS)}"),
+        (bool(d.desc.strip()), "desc must be a text that defines the level"),
+        (d.max_tokens > 0, f"max_tokens must be above 0, got {d.max_tokens}"),
+        (d.form in FORMS, f"form is {d.form!r}.{near_miss(d.form, FORMS)}"),
     ]
-
-
-def _short(value):
-    return shorten(repr(value))
 
 # %% ../../nbs/hierarchy/01_levels.ipynb #Dimension
 @dataclass(frozen=True)
@@ -75,7 +66,7 @@ class Dimension:
     thinks: bool = False  # a thought comes first, whatever the settings say
 
     def __post_init__(self):
-        require(f"hierarchy level {_short(self.name)}", *_dimension_checks(self))
+        require(f"hierarchy level {self.name!r}", *_dimension_checks(self))
         object.__setattr__(self, "labels", tuple(self.labels))
 
     @property
@@ -154,77 +145,33 @@ def read_template(
 
 # %% ../../nbs/hierarchy/01_levels.ipynb #read_json
 def read_json(
-    path: Path,  # a JSON file in which no key stands twice
+    path: Path,  # a JSON file
 ) -> Any:
     "Read a settings file that is written in JSON"
     try:
-        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)
+        return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as e:
         raise ConfigError(f"{path}: not a readable JSON file ({e}).") from e
 
-
-def _unique(pairs):
-    keys = [k for k, _ in pairs]
-    twice = [k for k in keys if keys.count(k) > 1]
-    if twice:
-        raise ValueError(f"the key {_short(twice[0])} stands there twice")
-    return dict(pairs)
-
-# %% ../../nbs/hierarchy/01_levels.ipynb #_DIMENSION_FIELDS
-_DIMENSION_FIELDS = tuple(f.name for f in fields(Dimension) if f.name != "name")
-_SPARE = ("names", "from")  # published files may carry names, which nothing reads
-
-
-def _level_fields(name, d, where, folder):
-    "Read the fields of a level; below them those of the file that it comes from"
-    if not isinstance(d, Mapping):
-        raise ConfigError(f"{where}: expected an object with 'desc', got {_short(d)}.")
-    own, inherited = {k: v for k, v in d.items() if k not in _SPARE}, {}
-    if unknown := [k for k in own if k not in _DIMENSION_FIELDS]:
-        hint = near_miss(unknown[0], _DIMENSION_FIELDS)
-        raise ConfigError(f"{where}: unknown key {_short(unknown[0])}.{hint}")
-    template = own.get("system_prompt")
-    if folder and template:
-        own["system_prompt"] = read_template(folder / str(template), where)
-    if folder and "from" in d:
-        file = (folder / d["from"]).resolve()
-        levels = read_json(file)
-        check_name(name, levels, f"level of {file}", ConfigError)
-        inherited = _level_fields(name, levels[name], where, file.parent)
-    return inherited | own
-
 # %% ../../nbs/hierarchy/01_levels.ipynb #make_hierarchy
-def _make_hierarchy(
-    levels: Mapping[str, Mapping],  # level → fields of `Dimension`; the order counts
-    where: str = "hierarchy",  # for messages
-    folder: Path | None = None,  # where templates lie; None = `system_prompt` is the template
+def load_hierarchy(
+    path: str | Path,  # a JSON file
 ) -> Hierarchy:
-    "Make a hierarchy from plain data (the format of HumanLM's hierarchy files)"
-    if not isinstance(levels, Mapping):
-        raise ConfigError(
-            f"{where}: expected an object from level to fields, got {_short(levels)}."
-        )
+    "Read a hierarchy from a file (HumanLM's format); errors name file, level and field"
+    path = Path(path)
+    levels = read_json(path).items()
     return Hierarchy(
-        [
-            _dimension(name, d, f"{where}, level {_short(name)}", folder)
-            for name, d in levels.items()
-        ]
+        [_dimension(name, d, f"{path}, level {name!r}", path.parent) for name, d in levels]
     )
 
 
 def _dimension(name, d, where, folder):
-    own = _level_fields(name, d, where, folder)
-    if "desc" not in own:
-        raise ConfigError(f"{where}: 'desc' is missing. Say in words what the level means.")
-    return Dimension(name, **own)
-
-
-def load_hierarchy(
-    path: str | Path,  # a JSON file
-) -> Hierarchy:
-    "Read a hierarchy from a file; errors name file, level and field"
-    path = Path(path)
-    return _make_hierarchy(read_json(path), str(path), path.parent)
+    "Make a level of its fields, over those of the file that it comes from"
+    fields = {key: value for key, value in d.items() if key not in ("names", "from")}
+    if template := fields.get("system_prompt"):
+        fields["system_prompt"] = read_template(folder / template, where)
+    below = to_dict(load_hierarchy(folder / d["from"])[name]) if "from" in d else {"name": name}
+    return from_dict(Dimension, below | fields, where)
 
 # %% ../../nbs/hierarchy/01_levels.ipynb #FIXTURES
 FIXTURES = Path(str(files("humanlm") / "fixtures"))
@@ -257,22 +204,24 @@ def variants() -> Table:
         "published",
         "what it is",
     )
-    return Table(
-        heads,
-        [_variant_row(name, load_variant(name), about) for name, about in VARIANTS.items()],
-        "l",
-    )
-
-
-def _variant_row(name, hierarchy, about):
-    thinks = [d.name for d in hierarchy if d.thinks or d.form == "thought"]
-    said = "all" if len(thinks) == len(hierarchy) > 1 else ", ".join(thinks)
-    tokens = " / ".join(dict.fromkeys(str(d.max_tokens) for d in hierarchy))
-    least = ", ".join(dict.fromkeys(str(d.threshold) for d in hierarchy if d.threshold is not None))
-    levels = {LEVELS: "all seven", STATES: "the six states"}.get(
-        hierarchy.names, ", ".join(hierarchy.names)
-    )
-    return name, levels, said, tokens, least, about["template"], about["published"], about["about"]
+    rows = []
+    for name, about in VARIANTS.items():
+        levels = load_variant(name)
+        thinks = ", ".join(d.name for d in levels if d.thinks or d.form == "thought")
+        tokens = " / ".join(dict.fromkeys(str(d.max_tokens) for d in levels))
+        least = ", ".join(dict.fromkeys(str(d.threshold) for d in levels if d.threshold))
+        rows.append(
+            (
+                name,
+                ", ".join(levels.names),
+                thinks,
+                tokens,
+                least,
+                *map(about.get, heads[5:7]),
+                about["about"],
+            )
+        )
+    return Table(heads, rows, "l")
 
 # %% ../../nbs/hierarchy/01_levels.ipynb #word_count
 def word_count(
@@ -311,8 +260,8 @@ def text_faults(
     limits: Mapping[str, Mapping] = text_limits(HIERARCHY),  # level → limits
 ) -> dict[str, str]:  # level → one of `TEXT_FAULTS`; levels without one are left out
     "Find texts that are longer than their level allows, or none of its labels"
-    found = {n: _text_fault(text, **limits[n]) for n, text in texts.items() if n in limits}
-    return {n: fault for n, fault in found.items() if fault}
+    faults = {n: _text_fault(text, **limits[n]) for n, text in texts.items() if n in limits}
+    return {n: fault for n, fault in faults.items() if fault}
 
 
 def _text_fault(text, labels, max_words):

@@ -4,9 +4,8 @@
 
 # %% auto #0
 __all__ = ['SPEAKER', 'PERSONA_MARKS', 'PROMPTS', 'UNKNOWN', 'TASKS', 'RULES', 'THOUGHT', 'LEADS', 'THINKING', 'TRACE', 'plain',
-           'markup', 'parts_text', 'opening', 'closing', 'tame', 'name_speakers', 'speaker', 'first_and_last',
-           'about_person', 'HierarchyConfig', 'token_cap', 'check_training', 'prompt', 'target', 'make_rows',
-           'joint_row']
+           'markup', 'parts_text', 'opening', 'closing', 'name_speakers', 'speaker', 'first_and_last', 'about_person',
+           'HierarchyConfig', 'token_cap', 'check_training', 'prompt', 'target', 'make_rows', 'joint_row']
 
 # %% ../../nbs/10_hierarchy.ipynb #exported-imports
 import re
@@ -14,14 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from string import Formatter
+from typing import Literal
 
-from ..core.basics import ConfigError, check_name, near_miss, require, shorten
+from ..core.basics import ConfigError, check_name, require
 from ..core.persona import PERSONA_BLOCKS, drop_persona, format_persona
 from ..core.records import Example, Message, Persona
 from humanlm.hierarchy.levels import (
     FIXTURES,
     HIERARCHY,
-    VARIANTS,
     Dimension,
     Hierarchy,
     load_hierarchy,
@@ -60,16 +59,12 @@ SPEAKER = "HUMAN"
 PERSONA_MARKS = ("<|The Start of Persona|>", "<|The End of Persona|>")
 
 
-def tame(
+def _tame(
     text: str,  # untrusted
-    marks: Sequence[str] = PERSONA_MARKS,  # what it must not contain
 ) -> str:
     "Break up marks that a text has no right to, by a blank"
-    return (
-        re.sub("|".join(map(re.escape, marks)), lambda m: f"{m[0][:2]} {m[0][2:]}", text)
-        if marks
-        else text
-    )
+    marks = "|".join(map(re.escape, PERSONA_MARKS))
+    return re.sub(marks, lambda m: f"{m[0][:2]} {m[0][2:]}", text)
 
 # %% ../../nbs/10_hierarchy.ipynb #fill
 def _fill(
@@ -89,16 +84,7 @@ def _fill(
 @lru_cache(maxsize=256)
 def _fixed(template, levels):
     "What a template holds for everybody: parts, each list with the slot behind it"
-    return [(_mark(text, levels), slot) for text, slot, *_ in _pieces(template)]
-
-
-def _pieces(template):
-    try:
-        return list(Formatter().parse(template))
-    except ValueError as e:
-        raise ConfigError(
-            f"Prompt template {shorten(repr(template))}: {e}. Write {{{{ for a brace."
-        ) from e
+    return [(_mark(text, levels), slot) for text, slot, *_ in Formatter().parse(template)]
 
 
 def _mark(text, levels):
@@ -197,7 +183,7 @@ def _slots(
     texts = {
         "source": example.source,
         "speaker": SPEAKER,
-        "persona": tame(persona) or UNKNOWN,
+        "persona": _tame(persona) or UNKNOWN,
         "task": _task(dimensions, form),
         "line": line if line[-1:] in ".!?" else f"{line}.",
         "thought": THOUGHT * (thinking and form != "thought"),
@@ -251,10 +237,10 @@ class HierarchyConfig:
     them)."""
     levels: list[str] | None = None
     """Names of the levels to use; they keep the order of the hierarchy. null: all."""
-    prompt: str = "short"
+    prompt: Literal["short", "full", "chat"] = "short"
     """short (source, persona, tag; for tiny models), full (instructions, for real ones), or chat
     (the person alone; for models that know no tags: states are begun in words)."""
-    thinking: str = "off"
+    thinking: Literal["off", "on", "hetero"] = "off"
     """off, on, or hetero: a thought before the reply only."""
     strict: bool = True
     """true: the exact format or nothing. false: whatever closed tags are found."""
@@ -266,17 +252,17 @@ class HierarchyConfig:
     """Tokens added to the cap where there is a thought."""
     context_messages: int | None = 8
     """Most messages of the context: the first and the latest. null: all."""
-    stop: str = "own"
+    stop: Literal["own", "any"] = "own"
     """own: the level's closing tag ends a completion. any: each level's does, as in the published
     code."""
-    asks: str = "each"
+    asks: Literal["each", "together"] = "each"
     """each: one level in a completion. together: all of them in one, in order."""
     field_dropout: float = 0.0
     """Share of a persona's fields that is left out, always the same ones."""
     item_dropout: float = 0.0
     """Probability that an item of a persona (in prose: a sentence) is left out, always the same
     ones."""
-    dropout_in: str = "all"
+    dropout_in: Literal["all", "train", "test"] = "all"
     """Where personas lose parts: all, train (training rows only) or test (all other rows)."""
 
     def __post_init__(self):
@@ -310,21 +296,9 @@ class HierarchyConfig:
 
 # %% ../../nbs/10_hierarchy.ipynb #_config_checks
 def _config_checks(c):
-    choices = {
-        "prompt": PROMPTS,
-        "thinking": THINKING,
-        "stop": ("own", "any"),
-        "asks": ("each", "together"),
-        "variant": VARIANTS,
-        "dropout_in": ("all", "train", "test"),
-    }
-    for name, known in choices.items():
-        value = getattr(c, name)
-        yield value in tuple(known), f"{name} is {shorten(repr(value))}.{near_miss(value, known)}"
     for name in ("thought_tokens", "state_tokens", "response_tokens", "context_messages"):
-        n = getattr(c, name)
-        fits = (n is None and name != "thought_tokens") or (type(n) is int and n > 0)
-        yield fits, f"{name} must be a whole number above 0, got {shorten(repr(n))}"
+        value = getattr(c, name)
+        yield value is None or value > 0, f"{name} must be above 0, got {value}"
     yield (
         c.prompt != "chat" or c.asks == "each",
         "prompt chat begins one state at a time: leave asks out, or set prompt to full",
@@ -349,8 +323,8 @@ def token_cap(
     config: HierarchyConfig,  # caps and thinking
 ) -> int:
     "Give the longest completion of a level, in tokens, a thought included"
-    own = config.response_tokens if d.name == "response" else config.state_tokens
-    return (own or d.max_tokens) + config.thought_tokens * (
+    cap = config.response_tokens if d.name == "response" else config.state_tokens
+    return (cap or d.max_tokens) + config.thought_tokens * (
         config.thinks(d.name) and d.form != "thought"
     )
 
@@ -360,13 +334,13 @@ def _stops(
     config: HierarchyConfig,  # whose tags count
 ) -> list[str]:  # none for a bare text, which ends at the end token
     "List the strings that end a completion, the level's own one first"
-    own = {"tag": [closing(d.name)], "bare": [], "thought": ["</think>"]}[d.form]
+    stops = {"tag": [closing(d.name)], "bare": [], "thought": ["</think>"]}[d.form]
     others = (
         [closing(n) for n in config.load().names if n != d.name] if config.stop == "any" else []
     )
     if config.prompt == "chat" and d.form == "bare":  # a state is a sentence, a reply a paragraph
-        own = ["\n\n"] if d.name == "response" else [". ", "! ", "? ", "\n"]
-    return own + others
+        stops = ["\n\n"] if d.name == "response" else [". ", "! ", "? ", "\n"]
+    return stops + others
 
 
 def _lead(d, config):
@@ -395,12 +369,12 @@ def prompt(
     "Ask for one or more levels of an example"
     config = config or HierarchyConfig()
     hierarchy, levels = config.load(), [levels] if isinstance(levels, str) else list(levels)
-    asked = Hierarchy([hierarchy[n] for n in levels])
+    dimensions = Hierarchy([hierarchy[n] for n in levels])
     if thinking is None:
         thinking = config.thinks(levels[-1])
-    own = {d.system_prompt for d in asked}
-    template = (len(own) == 1 and own.pop()) or PROMPTS[config.prompt]
-    system = _fill(template, _slots(config.shown(example), asked, thinking), hierarchy.names)
+    templates = {d.system_prompt for d in dimensions}
+    template = (len(templates) == 1 and templates.pop()) or PROMPTS[config.prompt]
+    system = _fill(template, _slots(config.shown(example), dimensions, thinking), hierarchy.names)
     context = name_speakers(
         first_and_last(example.context, config.context_messages), example.user_id
     )
@@ -442,12 +416,12 @@ def make_rows(
 
 
 def _row(e, d, config):
-    known = (e.states or {}).get(d.name)
+    state = (e.states or {}).get(d.name)
     return {
         "row_id": f"{e.id}:{d.name}",
         "level": d.name,
         "prompt": prompt(e, d.name, config),
-        "ground_truth": known or e.reply,
+        "ground_truth": state or e.reply,
         "example_id": e.id,
         "context_id": e.context_id,
         "user_id": e.user_id,

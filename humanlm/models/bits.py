@@ -29,7 +29,7 @@ class Span(NamedTuple):
     "A reply in its place, as token ids"
 
     prompt: list[int]
-    given: list[int]  # stands before the reply and is not counted
+    before: list[int]  # stands before the reply and is not counted
     reply: list[int]  # with its end
 
 
@@ -43,9 +43,9 @@ def span_logps(
     spans: Sequence[Span],  # N
 ) -> np.ndarray:  # [N], in nats
     "Compute log p of each reply after all that stands before it"
-    rows: Any = score([s.prompt for s in spans], [s.given + s.reply for s in spans])
+    rows: Any = score([s.prompt for s in spans], [s.before + s.reply for s in spans])
     rows = rows.tolist() if hasattr(rows, "tolist") else rows  # a tensor
-    parts = (row[len(s.given) : len(s.given) + len(s.reply)] for s, row in zip(spans, rows))
+    parts = (row[len(s.before) : len(s.before) + len(s.reply)] for s, row in zip(spans, rows))
     return np.array([math.fsum(part) for part in parts])
 
 
@@ -143,17 +143,11 @@ def served_card(
 
     try:
         with OpenAI(base_url=url, api_key=setting("VLLM_API_KEY") or "none") as sdk:
-            cards = {card.id: card.to_dict() for card in sdk.models.list()}
-        card = cards[name]
+            card = {card.id: card.to_dict() for card in sdk.models.list()}[name]
+        return {"root": card["root"], "max_model_len": card["max_model_len"]}
     except (OpenAIError, KeyError) as e:
         raise LLMError(
-            "bad answer", f"{url} serves no model {name} ({shorten(repr(e))})."
-        ) from None
-    try:
-        return {"root": card["root"], "max_model_len": card["max_model_len"]}
-    except KeyError:
-        raise LLMError(
             "bad answer",
-            f"{url} is no vLLM, and other servers, such as llama.cpp's, give no log-probabilities "
-            "of a prompt. Name the model's folder or GGUF file, or serve it with vLLM.",
+            f"{url} is no vLLM that serves {name} ({shorten(repr(e))}). Name the model's folder or "
+            "GGUF file, or serve it with vLLM: llama.cpp gives no log-probabilities of a prompt.",
         ) from None

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['CONTRACT_FILES', 'LoadedModel', 'save_model', 'has_adapter', 'packaged', 'locate', 'in_slices', 'model_of', 'is_path',
-           'is_lost', 'is_planned', 'nearest_folder', 'adapter_base', 'load_tokenizer', 'load_model', 'add_adapter',
-           'contract_files', 'merge_adapter', 'make_model']
+           'is_planned', 'adapter_base', 'load_tokenizer', 'load_model', 'add_adapter', 'contract_files',
+           'merge_adapter', 'make_model']
 
 # %% ../../nbs/models/04_checkpoints.ipynb #exported-imports
 import json
@@ -13,7 +13,6 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -83,28 +82,23 @@ _OWN = Path(humanlm.__file__).parent / PEOPLE
 
 def locate(name: str | Path) -> str:
     "Give a folder as a path and a Hub name as it is; complain about folders that hold no model"
-    path, text = Path(packaged(name)).expanduser(), str(name)
+    path = Path(packaged(name)).expanduser()
     if (path / "config.json").is_file() or (path / _ADAPTER).is_file() or in_slices(path):
         return str(path)
     if file := gguf_file(name):
         return str(gguf_folder(file))
-    if path.is_dir():
-        inside = ", ".join(sorted(p.name for p in path.iterdir())) or "nothing"
-        raise ModelError(
-            f"{path} holds no config.json, so it is no saved model. Found: {shorten(inside)}. "
-            "Give the folder that save_model wrote."
-        )
-    if path.exists():
-        raise ModelError(f"{path} is a file. Give the folder that holds config.json.")
-    if text == "tiny":
+    if str(name) == "tiny":
         raise ModelError("The tiny model is built, not loaded: call make_model with some texts.")
-    if isinstance(name, Path) or is_lost(text):
-        near = nearest_folder(path)
+    if path.exists():
         raise ModelError(
-            f"There is no folder {path}. {f'The nearest is {near}' if near else 'Check the path'}; "
-            "runs keep models under models/."
+            f"{path} holds no config.json, so it is no saved model. Give the folder that "
+            "save_model wrote."
         )
-    return text
+    if isinstance(name, Path) or is_path(str(name)):
+        raise ModelError(
+            f"There is no folder {path}. Check the path; runs keep models under models/."
+        )
+    return str(name)
 
 
 _ADAPTER, _SLICES = "adapter_config.json", "pytorch_model_fsdp_0"
@@ -141,62 +135,22 @@ def is_path(
     return not _HUB_NAME.fullmatch(name) or Path(name).parent == Path(RunConfig.out)
 
 
-def is_lost(
-    name: str,  # of a model that lies in no folder here
-) -> bool:
-    "Tell whether it means a folder: its owner is one here, and the Hub's cache has no such model"
-    owner = name.rpartition("/")[0]
-    return is_path(name) or (bool(owner) and Path(owner).is_dir() and not _is_kept(name))
-
-
 def is_planned(name: str) -> bool:
     "Tell whether a path, RUN/models/NAME, is that of a model whose run has not begun"
     folder = Path(name).expanduser().parent
     return folder.name == "models" and not folder.parent.exists()
 
 
-def nearest_folder(
-    path: Path,  # that does not exist
-) -> str:  # empty: none is near
-    "Name the folder beside it that may be meant"
-    beside = path.parent.iterdir() if path.parent.is_dir() else ()
-    close = get_close_matches(path.name, [p.name for p in beside if p.is_dir()], 1)
-    return str(path.with_name(close[0])) if close else ""
-
-
 def _attempt(where, what, load):
     "Call `load`; say what failed, where, and what to do"
     try:
-        _require_hub(where)
         return load()
     except Exception as e:
-        fault = (
-            f"Cannot load the {what} of {where}: {type(e).__name__}: {shorten(e, 160).rstrip('.')}."
-        )
-        hint = (
-            "There is no such folder either. Check the spelling, the network, and whether "
-            "it needs a login."
-        )
+        fault = f"Cannot load the {what} of {where}: {type(e).__name__}: {shorten(e, 160)}"
+        hint = "Check the spelling, the network, and whether it needs a login."
         if Path(where).is_dir():
             hint = "It may be broken or truncated: take an earlier one, or save it again."
-        raise ModelError(f"{fault} {hint}") from e
-
-
-def _require_hub(where):
-    "Ask the Hub once for a model that is neither here nor kept"
-    if Path(where).is_dir():
-        return
-    from huggingface_hub import HfApi
-
-    if not _is_kept(where):
-        HfApi().model_info(where, timeout=20)
-
-
-def _is_kept(name):
-    "Tell whether a model of the Hub lies in its cache"
-    from huggingface_hub import try_to_load_from_cache
-
-    return isinstance(try_to_load_from_cache(name, "config.json"), str)
+        raise ModelError(f"{fault.rstrip('.')}. {hint}") from e
 
 # %% ../../nbs/models/04_checkpoints.ipynb #_ADAPTER
 def adapter_base(
@@ -206,12 +160,7 @@ def adapter_base(
     file = Path(where) / _ADAPTER
     if not file.is_file():
         return None
-    try:
-        name = json.loads(file.read_text("utf-8"))["base_model_name_or_path"]
-    except (ValueError, KeyError) as e:
-        raise ModelError(
-            f"{file} is broken ({type(e).__name__}). Take an earlier one, or save it again."
-        ) from e
+    name = json.loads(file.read_text("utf-8"))["base_model_name_or_path"]
     if name == POCKET:
         return locate(name)
     beside = Path(where) / name  # if the name is absolute, the name alone
@@ -220,8 +169,7 @@ def adapter_base(
     if is_path(name) and not Path(name).is_dir():
         raise ModelError(
             f"{where} is an adapter, and its base {name} is not there (no config.json). "
-            "Put it back, or name its "
-            f"place in {file}."
+            f"Put it back, or name its place in {file}."
         )
     return name
 
@@ -367,7 +315,6 @@ def load_model(
     if in_slices(where):
         _take_slices(model, where, home)
     _set_template(where, tokenizer, template)
-    vars(model)["place"] = where, template, dtype  # from which others can load it too
     return LoadedModel(model, tokenizer)
 
 # %% ../../nbs/models/04_checkpoints.ipynb #add_adapter
@@ -428,29 +375,13 @@ def contract_files(
     folder: str | Path,  # of a saved model
 ) -> dict[str, str]:  # path in the folder → text
     "Read the files that say how a model wants to be asked, whatever its recipe calls them"
-    found = sorted(
+    files = sorted(
         file
         for pattern in ("*.json", "prompts/*.txt")
         for file in Path(folder).glob(pattern)
         if not _LIBRARY_FILES.fullmatch(file.name)
     )
-    return {file.relative_to(folder).as_posix(): file.read_text("utf-8") for file in found}
-
-
-def _untie(model):
-    "Part the output layer from the embedding it shares weights with, if an adapter changes either"
-    from peft.tuners.tuners_utils import BaseTunerLayer
-
-    whole = model.get_base_model()
-    text, head = whole.config.get_text_config(), whole.get_output_embeddings()
-    changed = any(isinstance(x, BaseTunerLayer) for x in (head, whole.get_input_embeddings()))
-    if text.tie_word_embeddings and changed:
-        own = head.get_base_layer() if isinstance(head, BaseTunerLayer) else head
-        for name, weight in own.named_parameters(
-            recurse=False
-        ):  # none: a head of the adapter's own
-            setattr(own, name, type(weight)(weight.detach().clone()))
-        text.tie_word_embeddings = whole.config.tie_word_embeddings = False
+    return {file.relative_to(folder).as_posix(): file.read_text("utf-8") for file in files}
 
 
 def merge_adapter(
@@ -464,7 +395,6 @@ def merge_adapter(
         dtype = "float32"  # as training keeps its weights
     model, tokenizer = load_model(name, "own", dtype, "cpu")
     if has_adapter(model):
-        _untie(model)
         model = model.merge_and_unload()  # type: ignore[operator]
     elif not in_slices(name):
         raise ModelError(f"{name} has no adapter: it is a plain model already.")

@@ -33,26 +33,32 @@ class Batches:
         window: float = 0.01,  # seconds to wait for company
     ):
         self.answer, self.window = answer, window
-        self.waiting, self.busy = [], False
+        self.waiting: list[tuple[Any, asyncio.Future]] = []
+        self.worker: asyncio.Task | None = None
 
     def add(self, item: Any) -> asyncio.Future:  # gets the result
         "Put something into the next batch"
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         self.waiting.append((item, future))
-        if not self.busy:
-            self.busy = True
-            loop.call_later(self.window, self._start)
+        if self.worker is None or self.worker.done():
+            self.worker = loop.create_task(self._work())
         return future
 
-    def _start(self):
-        batch, self.waiting = [(item, f) for item, f in self.waiting if not f.done()], []
-        self.busy = bool(batch)
-        if batch:
-            items, futures = zip(*batch)
-            loop = asyncio.get_running_loop()
-            job = loop.run_in_executor(None, self._answers, list(items))
-            job.add_done_callback(lambda job: self._finish(futures, job))
+    async def _work(self):
+        await asyncio.sleep(self.window)
+        while batch := [(item, future) for item, future in self.waiting if not future.done()]:
+            self.waiting = []
+            results = await asyncio.to_thread(self._answers, [item for item, _ in batch])
+            for (_, future), result in zip(batch, results):
+                if future.done():
+                    continue
+                if isinstance(result, Exception):
+                    future.set_exception(result)
+                else:
+                    future.set_result(result)
+            await asyncio.sleep(self.window)
+        self.waiting = []
 
     def _answers(self, items):
         "Answer items; where they fail together, each by itself"
@@ -60,18 +66,6 @@ class Batches:
             return self.answer(items)
         except Exception as e:
             return [self._answers([item])[0] for item in items] if len(items) > 1 else [e]
-
-    def _finish(self, futures, job):
-        for future, result in zip(
-            futures, [None] * len(futures) if job.cancelled() else job.result()
-        ):
-            if job.cancelled():
-                future.cancel()
-            elif isinstance(result, Exception) and not future.done():
-                future.set_exception(result)
-            elif not future.done():
-                future.set_result(result)
-        asyncio.get_running_loop().call_later(self.window, self._start)
 
 # %% ../../nbs/models/07_local.ipynb #LOCAL_LIMITS
 SPEAKER = "HUMAN"  # as whom a model with named speakers answers

@@ -121,8 +121,8 @@ class _Renderer:
 
     def _encode(self, kind, text):
         if kind == "markup":
-            for usual, own in zip(THOUGHT_TAGS[0], self.thought):
-                text = text.replace(usual, own)
+            for usual, ours in zip(THOUGHT_TAGS[0], self.thought):
+                text = text.replace(usual, ours)
         if not text.isascii():
             text = text.encode("utf-8", "replace").decode()  # UTF-8 has no lone surrogates
         by = self.plain if kind == "content" else self.main

@@ -14,7 +14,7 @@ from ..clients.cache import DiskCache
 from ..clients.client import ChatClient
 from ..clients.ledger import Ledger, price, price_advice
 from ..clients.limits import Limits
-from ..clients.names import asked_as, client, full_name, is_provided, providers
+from ..clients.names import asked_at, client, is_chat_model, providers
 from ..core.basics import ConfigError, near_miss, require, shorten
 
 # %% ../../nbs/models/09_settings.ipynb #ClientConfig
@@ -77,16 +77,11 @@ class ClientConfig:
 
     def require_price(self, model: str | None):
         "Raise `ConfigError` where a budget cannot be kept, since nobody knows a price"
-        if (
-            self.budget
-            and model
-            and not self.is_rule(model)
-            and price(full_name(model), 1, 1) is None
-        ):
+        if self.budget and model and not self.is_rule(model) and price(model, 1, 1) is None:
             raise ConfigError(
                 f"{self.group}.budget ${self.budget:g} cannot be kept: no price is "
                 f"known for {model}. "
-                f"{price_advice(full_name(model))} Or leave the budget out."
+                f"{price_advice(model)} Or leave the budget out."
             )
 
 
@@ -101,7 +96,7 @@ def model_check(
     "Check that a setting names a rule, or a model of a known provider"
     rules = list(rules)
     return (
-        name in rules or is_provided(name),
+        name in rules or is_chat_model(name),
         f"{setting}: no model "
         f"{shorten(name)!r}.{near_miss(name, [*rules, *(f'{p}/NAME' for p in providers())])}",
     )
@@ -111,7 +106,7 @@ def require_model(
     name: str,  # provider/model
 ) -> None:
     "Raise where a model cannot exist, as far as that can be told without asking or loading one"
-    provider, _, model = full_name(name).partition("/")
+    provider, _, model = name.partition("/")
     if provider not in providers() or provider in ("scripted", "simulator"):
         client(name)
     elif provider == "hf":
@@ -153,7 +148,7 @@ class Estimate(NamedTuple):
     read: int  # tokens
     written: int  # tokens
     dollars: float | None  # None: no price is known
-    asked: str = ""  # what the name of the model leaves open
+    place: str = ""  # what the name of the model leaves open
 
     def __str__(self) -> str:
         "Say it"
@@ -162,7 +157,7 @@ class Estimate(NamedTuple):
         else:
             money = f"~${self.dollars:,.{4 if 0 < self.dollars < 0.005 else 2}f}"
         tokens = f"~{self.read:,} tokens read, ~{self.written:,} written, " if self.calls else ""
-        return f"{self.calls:,} calls, {tokens}{money}{', ' * bool(self.asked)}{self.asked}"
+        return f"{self.calls:,} calls, {tokens}{money}{', ' * bool(self.place)}{self.place}"
 
 
 def estimate(
@@ -172,7 +167,7 @@ def estimate(
     written: int,  # tokens of all answers
 ) -> Estimate:
     "Put a price on questions"
-    return Estimate(calls, read, written, price(full_name(model), read, written), asked_as(model))
+    return Estimate(calls, read, written, price(model, read, written), asked_at(model))
 
 
 def add_up(
@@ -181,8 +176,10 @@ def add_up(
     "Add estimates up"
     parts = list(estimates)
     prices = [part.dollars for part in parts if part.dollars is not None]
-    calls, read, written = (sum(each) for each in zip((0, 0, 0), *(part[:3] for part in parts)))
-    asked = ", ".join(dict.fromkeys(part.asked for part in parts if part.asked))
     return Estimate(
-        calls, read, written, float(sum(prices)) if len(prices) == len(parts) else None, asked
+        sum(part.calls for part in parts),
+        sum(part.read for part in parts),
+        sum(part.written for part in parts),
+        float(sum(prices)) if len(prices) == len(parts) else None,
+        ", ".join(dict.fromkeys(part.place for part in parts if part.place)),
     )

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ..clients.ledger import Ledger
-from ..clients.names import is_provided, providers, scripts
+from ..clients.names import is_chat_model, providers, scripts
 from ..clients.protocol import ChatRequest
 from ..core.basics import ConfigError, atomic_write, near_miss, run_sync, shorten, to_json
 from ..core.config import Settings
@@ -59,7 +59,7 @@ def _is_judge(name: str) -> bool:
     "Tell whether a name means a judge, as far as that can be seen without loading anything"
     kind, _, rest = name.partition("/")
     return (
-        name in judges or is_plugin(name) or (bool(rest) and kind == "embed") or is_provided(name)
+        name in judges or is_plugin(name) or (bool(rest) and kind == "embed") or is_chat_model(name)
     )
 
 

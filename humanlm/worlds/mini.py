@@ -15,7 +15,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, NamedTuple
 
-from ..core.basics import DataError, check_name, fingerprint, require, shorten
+from ..core.basics import check_name, fingerprint, require
 from ..core.records import Example, Message, Persona
 from humanlm.worlds.states import (
     AIMS,
@@ -194,8 +194,8 @@ def needed_phrases(
 ) -> tuple[int, ...]:  # indices into `profile.phrases`
     "Say which phrases of the persona decide one state"
     axis = next(i for i, v in enumerate(profile.traits.values) if v in AXES[post.axis])
-    own = {"belief": (5,), "goal": (6,), "communication": (7, 8)}
-    needs = {"stance": (axis,), "value": (axis,), "emotion": (axis, 3, 4)} | own
+    fixed = {"belief": (5,), "goal": (6,), "communication": (7, 8)}
+    needs = {"stance": (axis,), "value": (axis,), "emotion": (axis, 3, 4)} | fixed
     return needs[check_name(level, needs, "level")]
 
 # %% ../../nbs/worlds/02_mini.ipynb #WorldConfig
@@ -257,15 +257,15 @@ class SyntheticWorld:
 
     def user(self, id: str) -> Profile:
         "Look up a user"
-        return _look_up(self.users, id, "user")
+        return self.users[id]
 
     def post(self, id: str) -> Post:
         "Look up a post"
-        return _look_up(self.posts, id, "post")
+        return self.posts[id]
 
     def reply(self, id: str) -> _Reply:
         "Look up a reply"
-        return _look_up(self.replies, id, "reply")
+        return self.replies[id]
 
     @cached_property
     def fingerprint(self) -> str:
@@ -285,14 +285,6 @@ class SyntheticWorld:
         for split in ("test", "test_seen"):
             random.Random(f"{split}{self.config.seed}").shuffle(rows[split])
         return [example for split in rows.values() for example in split]
-
-
-def _look_up(table, id, what):
-    if id in table:
-        return table[id]
-    ids = list(table)
-    known = f"Its {len(ids)} {what} ids run from {ids[0]!r} to {ids[-1]!r}."
-    raise DataError(f"This world has no {what} {shorten(id)!r}. {known}")
 
 # %% ../../nbs/worlds/02_mini.ipynb #make_world
 def make_world(

@@ -10,7 +10,6 @@ __all__ = ['MATCHES', 'FURTHER', 'COPY_LIMIT', 'KEY_POINTS', 'PREDICTORS', 'copi
 import random
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import islice
 from typing import Any, NamedTuple
 
 from ..core.basics import DataError, check_name, shorten
@@ -35,11 +34,11 @@ def _match_stance(
     reading: Reading,  # of a candidate
 ) -> tuple[float, ...]:  # direction with target, strength
     "Match a stance"
-    found = [item for item in reading.items if item.slot == "stance"]
-    if any(_turned(item, truth) for item in found):
+    items = [item for item in reading.items if item.slot == "stance"]
+    if any(_turned(item, truth) for item in items):
         return (0.0, 0.0)
-    heads = [1.0 if item.target == truth.target else 0.2 if item.target else 0.4 for item in found]
-    tails = [1.0 if item.key.endswith(truth.strength) else 0.4 for item in found]
+    heads = [1.0 if item.target == truth.target else 0.2 if item.target else 0.4 for item in items]
+    tails = [1.0 if item.key.endswith(truth.strength) else 0.4 for item in items]
     return max(((head, head * tail) for head, tail in zip(heads, tails)), default=(0.0, 0.0))
 
 
@@ -135,14 +134,14 @@ def _contradiction_charges(
     reading: Reading,  # of a candidate
 ) -> list[_Charge]:
     "Charge what speaks against the true state"
-    own = [item for item in reading.items if item.slot in LEVEL_SLOTS[level]]
+    items = [item for item in reading.items if item.slot in LEVEL_SLOTS[level]]
     if level == "stance":
-        turned = any(_turned(item, truth) for item in own)
+        turned = any(_turned(item, truth) for item in items)
         others = len(reading.targets - {truth.target})
         return _charges(
             (1.0 * turned, "opposite or negated stance"), (0.3 * others, "other targets")
         )
-    negated = level != "communication" and any(item.negated for item in own)
+    negated = level != "communication" and any(item.negated for item in items)
     opposite = level in ("belief", "value") and OPPOSED[truth] in reading.keys(level)
     return _charges((0.5 * negated, "negated"), (0.4 * opposite, "the opposite"))
 
@@ -166,21 +165,13 @@ def copied_share(
     n: int = 6,  # window, in words
 ) -> float:  # in [0, 1]
     "Give the share of windows of `n` words that also occur in the context, in linear time"
+    windows, copied = _windows(text, n), set(_windows(context, n))
+    return sum(window in copied for window in windows) / len(windows) if windows else 0.0
+
+
+def _windows(text, n):
     words = words_of(text)
-    if len(words) < n:
-        return 0.0
-    known = _windows(context, n)
-    return sum(map(known.__contains__, _slide(words, n))) / (len(words) - n + 1)
-
-
-def _slide(words, n):
-    "Give a hash for each window; thousands of tuples would keep the garbage collector busy"
-    return map(hash, zip(*(islice(words, i, None) for i in range(n))))
-
-
-@lru_cache(maxsize=256)
-def _windows(context, n):
-    return frozenset(_slide(words_of(context), n))
+    return [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]
 
 # %% ../../nbs/worlds/04_oracle.ipynb #StateScore
 class _StateScore(NamedTuple):
@@ -252,20 +243,20 @@ KEY_POINTS = {
 }
 
 
-def _state_parts(said, reading):
-    for level, state in said.items():
+def _state_parts(states, reading):
+    for level, state in states.items():
         charges = _listing_charges(level, reading) + _contradiction_charges(level, state, reading)
         yield level, _score(_key_points(level, state), MATCHES[level](state, reading), charges)
 
 # %% ../../nbs/worlds/04_oracle.ipynb #surplus_charges
 def _surplus_charges(
-    said: dict[str, State],  # what the real reply expresses
+    expressed: dict[str, State],  # what the real reply expresses
     states: dict[str, str],  # level → description of the true state, if known
     reading: Reading,  # of the candidate
 ) -> list[_Charge]:
     "Charge answers on levels about which the real reply is silent"
     charges = []
-    for level in (level for level in STATE_LEVELS if level not in said):
+    for level in (level for level in STATE_LEVELS if level not in expressed):
         slot = LEVEL_SLOTS[level][0]
         true = _read_truth(states.get(level, "")).keys(slot)
         for key in dict.fromkeys(reading.keys(slot)):
@@ -287,25 +278,26 @@ def score_reply(
     states: dict[str, str] | None = None,  # level → the true state, said or not
 ) -> _StateScore:
     "Score a reply by up to three key points of the real one"
-    said = _true_states(truth)
-    asked = {
-        point: [level for level in levels if level in said] for point, levels in KEY_POINTS.items()
+    expressed = _true_states(truth)
+    points = {
+        point: [level for level in levels if level in expressed]
+        for point, levels in KEY_POINTS.items()
     }
-    asked = {point: levels for point, levels in asked.items() if levels}
+    points = {point: levels for point, levels in points.items() if levels}
     reading = read(candidate)
     if not reading.words:
-        return _empty(asked)
-    parts = dict(_state_parts(said, reading))
+        return _empty(points)
+    parts = dict(_state_parts(expressed, reading))
     charges = _charges(
         *((0.25 * part.penalty, f"{level} ({part.reason})") for level, part in parts.items())
     )
-    charges += _surplus_charges(said, states or {}, reading) + _shape_charges(
+    charges += _surplus_charges(expressed, states or {}, reading) + _shape_charges(
         _read_truth(truth), reading
     )
     matches = [
-        _mean([_mean(parts[level].matches) for level in levels]) for levels in asked.values()
+        _mean([_mean(parts[level].matches) for level in levels]) for levels in points.values()
     ]
-    return _score(asked, matches, charges)
+    return _score(points, matches, charges)
 
 # %% ../../nbs/worlds/04_oracle.ipynb #score_reply_states
 def score_reply_states(

@@ -81,7 +81,9 @@ def taught():
     spans = [reply_span(policy, e, ASKED) for e in rows + nobody]
     for step in range(150):
         some = random.Random(step).sample(spans, 32)
-        out = token_logps(policy.model, [s.prompt for s in some], [s.given + s.reply for s in some])
+        out = token_logps(
+            policy.model, [s.prompt for s in some], [s.before + s.reply for s in some]
+        )
         loss = -out.logps.sum() / out.mask.sum()
         loss.backward()
         learner.step()

@@ -197,7 +197,7 @@ def test_the_supervised_term_has_the_gradient_of_a_plain_loop(tiny):
     loss, numbers = reply_loss(2.0)(model, tensors | {"weights": weights})
     packed, plain = gradient(loss), 0.0
     for s in spans:
-        ids = torch.tensor([s.prompt + s.given + s.reply])
+        ids = torch.tensor([s.prompt + s.before + s.reply])
         table, n = model(ids).logits[0].log_softmax(-1), len(s.reply)
         plain -= table[-n - 1 : -1].gather(-1, ids[0, -n:, None]).mean() / len(spans)
     assert loss.item() == pytest.approx(2 * plain.item(), rel=1e-5)

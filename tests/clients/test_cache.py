@@ -2,24 +2,20 @@
 files that are broken."""
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from clock import until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from humanlm.clients.cache import DiskCache, cache_size, request_key
 from humanlm.clients.client import ScriptedClient
-from humanlm.clients.ledger import prices
 from humanlm.clients.limits import Limits
 from humanlm.clients.names import client
 from humanlm.clients.protocol import ChatReply, ChatRequest, LLMError, Usage, chat
@@ -149,51 +145,6 @@ def test_keys_are_equal_exactly_if_questions_are(one, two, name, other, caller):
 # ---- one process
 
 
-def test_failures_are_not_stored_and_the_next_who_waits_asks_again(tmp_path):
-    async def many(cache, ask):
-        return await asyncio.gather(
-            *(cache(chat("hello"), "test/model", ask) for _ in range(5)), return_exceptions=True
-        )
-
-    cache, failing = DiskCache(tmp_path), asker(LLMError("server", "503"), seconds=0.01)
-    assert [e.kind for e in run_sync(many(cache, failing))] == ["server"] * 5
-    assert failing.calls == 5
-    broken = asker(RuntimeError("a bug"), seconds=0.001)
-    assert [type(e) for e in run_sync(many(cache, broken))] == [RuntimeError] * 5
-    assert [r.text for r in run_sync(many(cache, asker(seconds=0.01)))] == ["yes"] * 5
-    assert cache_size(cache) == 1
-
-
-def test_cancelling_everybody_leaves_no_task_and_keeps_what_had_arrived(tmp_path):
-    async def main():
-        cache, quick, slow = DiskCache(tmp_path), asker(seconds=0.0), asker(seconds=60)
-        tasks = [
-            asyncio.create_task(cache(chat(f"slow {i % 2}"), "test/model", slow)) for i in range(6)
-        ]
-        tasks.append(asyncio.create_task(cache(chat("quick"), "test/model", quick)))
-        await until(lambda: cache_size(cache) == 1 and slow.calls == 2)
-        for task in tasks:
-            task.cancel()
-        found = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [type(f) for f in found] == [asyncio.CancelledError] * 6 + [ChatReply]
-        assert len(asyncio.all_tasks()) == 1 and slow.calls == 2
-        assert cache_size(cache) == 1
-        assert (
-            await asyncio.wait_for(cache(chat("slow 0"), "test/model", asker()), 30)
-        ).text == "yes"
-
-    asyncio.run(main())
-
-
-def test_threads_with_loops_of_their_own_share_one_cache(tmp_path):
-    from concurrent.futures import ThreadPoolExecutor
-
-    cache, ask = DiskCache(tmp_path), asker(seconds=0.05)
-    with ThreadPoolExecutor(4) as pool:
-        replies = list(pool.map(lambda _: once(cache, ask), range(8)))
-    assert ask.calls <= 4 and {r.text for r in replies} == {"yes"}
-
-
 # ---- several processes
 
 
@@ -241,46 +192,6 @@ def test_a_broken_file_is_named_with_the_next_step(tmp_path, harm, problem):
     assert str(tmp_path / "replies.sqlite") in str(caught.value)
 
 
-@contextmanager
-def nobody():
-    "Lose the administrator's rights for a while"
-    user = os.geteuid()
-    if not user:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        if not user:
-            os.seteuid(0)
-
-
-def test_a_full_disk_stops_the_run_and_leaves_the_file_whole(tmp_path):
-    cache = DiskCache(tmp_path)
-    run = cache.replies.run
-    run(f"PRAGMA max_page_count = {run('PRAGMA page_count')[0][0] + 2}")
-    with pytest.raises(HumanLMError, match="full"):
-        for i in range(100):
-            once(cache, asker(replace(ANSWER, text="yes " * 300)), chat(f"{i}"))
-    assert run("PRAGMA integrity_check") == [("ok",)]
-    stored = cache_size(cache)
-    assert (
-        stored >= 1
-        and sum(
-            cache.replies.find(request_key(chat(f"{i}"), "test/model")) is not None
-            for i in range(100)
-        )
-        == stored
-    )
-
-
-def test_what_a_model_said_comes_back_letter_by_letter(tmp_path):
-    said = "The Bearer certificate sk-estimator, sk-0123456789abcdefghij"
-    for _ in range(2):
-        assert once(
-            DiskCache(tmp_path), asker(replace(ANSWER, text=said, texts=(said, "b")))
-        ).texts == (said, "b")
-
-
 def test_no_key_reaches_the_disk(tmp_path, monkeypatch):
     monkeypatch.setenv("SECRET_API_KEY", "plainlookingsecret")
     monkeypatch.setenv("OTHER_TOKEN", SECRET)
@@ -294,10 +205,6 @@ def test_no_key_reaches_the_disk(tmp_path, monkeypatch):
             SECRET.encode() not in path.read_bytes()
             and b"plainlookingsecret" not in path.read_bytes()
         ), path.name
-
-
-def left(cache):
-    return [day for day in range(10) if cache.replies.find(f"key {day}")]
 
 
 # ---- with a client
@@ -336,19 +243,6 @@ def test_an_answer_that_cannot_be_used_is_paid_for_once_where_the_cache_keeps_it
                 run_sync(model(question, check))
         assert len(model.requests) == asked and e.value.raw == '{"a": 2}'
         assert e.value.usage.calls == (0 if keep else 2)  # a kept answer cost nothing now
-
-
-def test_what_an_unusable_answer_cost_is_kept_with_it(tmp_path, monkeypatch):
-    monkeypatch.setitem(prices, "scripted/list", (1.0, 1.0))
-
-    def check(answer):
-        raise ValueError("never good enough")
-
-    model = ScriptedClient(lambda r: "no " * 20, cache=DiskCache(tmp_path, keep_unusable=True))
-    for _ in range(2):
-        with pytest.raises(LLMError, match="bad answer"):
-            run_sync(model(chat("Give a."), check))
-    assert model.ledger.total.calls == 2, "the second time nothing is asked"
 
 
 def test_servers_that_call_two_models_the_same_share_no_answer(tmp_path, monkeypatch):

@@ -1,7 +1,6 @@
 """Money that is spent stays spent: charges on disk, whole after any kill."""
 
 import asyncio
-import json
 import subprocess
 import sys
 
@@ -12,7 +11,7 @@ from server import serving
 from humanlm.clients.client import ScriptedClient, chat_all
 from humanlm.clients.ledger import Ledger, prices
 from humanlm.clients.limits import Limits
-from humanlm.clients.protocol import CacheError, LLMError, Usage, chat
+from humanlm.clients.protocol import LLMError, Usage, chat
 from humanlm.core.basics import grown_rows, run_sync
 
 
@@ -78,50 +77,6 @@ def test_half_a_line_at_the_end_is_cut_off_and_costs_nothing_twice(path):
         and path.read_bytes().startswith(whole)
         and len(grown_rows(path)) == 2
     )
-
-
-def test_accounts_in_one_file_have_budgets_of_their_own_and_are_all_seen(path):
-    first, second = kept(path, 10.0, "judge"), kept(path, 10.0, "test judge")
-    for ledger in (first, second):
-        run_sync(model(ledger)(chat("hello", max_tokens=9)))
-    assert (first.spent, second.spent, kept(path, account="judge").spent) == (1.0, 1.0, 1.0)
-
-
-def test_the_budget_of_a_run_without_prices_begins_with_what_is_known(path, monkeypatch):
-    "One call without a price made all that followed in the same account look free"
-    kept(path).record("", "vllm/dear", Usage(1, tokens_out=3))
-    ledger = kept(path, 3.0)
-    found = run_sync(chat_all(model(ledger), [chat(f"{i}", max_tokens=1) for i in range(9)]))
-    assert (
-        sum(isinstance(f, LLMError) for f in found) == 6
-        and ledger.spent == 3.0
-        and ledger.total.cost is None
-    )
-
-
-def test_nothing_is_asked_where_charges_cannot_be_written(path, tmp_path):
-    (tmp_path / "a-file").write_text("")
-    asked = []
-    with pytest.raises(CacheError, match="Charges cannot be entered in .*Not a directory"):
-        run_sync(model(kept(tmp_path / "a-file" / "charges.jsonl"), asked.append)(chat("hello")))
-    assert asked == []
-
-
-def test_a_ledger_brings_what_it_spent_before_into_a_new_file_once(path, tmp_path):
-    ledger = Ledger()
-    ledger.record("a", "vllm/dear", Usage(1, cost=2.0))
-    for _ in range(2):
-        ledger.keep(path)
-    assert ledger.spent == kept(path).spent == 2.0
-    ledger.keep(tmp_path / "another.jsonl")
-    assert ledger.spent == 0.0 and not (tmp_path / "another.jsonl").exists()
-
-
-def test_a_broken_line_is_named(path):
-    path.write_text('{"caller": "a", "model": "m", "cost": 1.0}\nnonsense\n')
-    with pytest.raises(Exception, match="charges.jsonl.*not JSON"):
-        kept(path).spent
-    assert json.loads(path.read_text().splitlines()[0])["cost"] == 1.0
 
 
 ASK = """

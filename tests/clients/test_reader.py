@@ -2,13 +2,11 @@
 
 import json
 import math
-import random
 import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mangle import SPELLING
 
 from humanlm.clients.protocol import chat, read_reply
 from humanlm.clients.reader import quoted, read_answer, read_json
@@ -284,20 +282,6 @@ def test_one_verdict_beside_other_objects_is_read(text):
     assert read_answer(text, VERDICT)["score"] == 0
 
 
-@pytest.mark.parametrize("verdict", ["no", "No", " NO "])
-def test_an_option_in_another_case_is_the_option(verdict):
-    schema = {
-        "type": "object",
-        "properties": {"verdict": {"enum": ["yes", "no"]}},
-        "required": ["verdict"],
-    }
-    text = json.dumps({"verdict": verdict})
-    assert read_answer(text, schema) == read_answer(f'{text} {{"verdict": "no"}}', schema)
-    assert read_answer(text, schema) == {"verdict": "no"}
-    with pytest.raises(ValueError, match="differ"):
-        read_answer(f'{text} It wrote {{"verdict": "yes"}}', schema)
-
-
 @pytest.mark.parametrize(
     "text, score",
     [
@@ -322,75 +306,3 @@ def test_an_object_of_the_judged_text_beside_words_is_a_quotation(text, score):
 
 
 # ---- fuzz
-
-CORPUS = [
-    SPELLING[s](random.Random(s), a)
-    for s in SPELLING
-    for a in [{"score": 0.5, "why": 'He said "no" {to} it\\s'}]
-    if s not in ("reasoning",)
-] + [
-    "<think>\n{'score': 1, 'why': ",
-    "</think>",
-    "```json\n",
-    "\n```",
-    '{"a": [{"b": "\\u00e9',
-    "NaN",
-    "{{{[[[",
-    "\\\\\\",
-    "'\"'\"",
-    "// x\n# y /* z",
-    "\x00\ud800\U0001f68b",
-    "0.",
-    ",,::}}]]",
-]
-
-
-def scrambled(rng):
-    "Splice pieces of the corpus, and now and then random characters"
-    parts = []
-    for _ in range(rng.randrange(1, 4)):
-        source = rng.choice(CORPUS)
-        at = rng.randrange(len(source))
-        parts.append(source[at * rng.randrange(2) :][: rng.randrange(1, 80)])
-    if rng.random() < 0.2:
-        parts.insert(rng.randrange(3), rng.randbytes(rng.randrange(30)).decode("latin-1"))
-    return "".join(parts)
-
-
-def check(text, schema, plain=(type(None), bool, int, float, str)):
-    "Read a text in both ways; tell whether it held an answer"
-    for found in read_json(text):
-        assert type(found) is dict
-        rest = [found]
-        while rest:
-            value = rest.pop()
-            rest += (
-                value.values()
-                if isinstance(value, dict)
-                else value
-                if isinstance(value, list)
-                else []
-            )
-            assert isinstance(value, (dict, list, *plain)) and (
-                type(value) is not float or math.isfinite(value)
-            )
-            assert not isinstance(value, dict) or all(type(key) is str for key in value)
-    try:
-        answer = read_answer(text, schema)
-    except ValueError as e:
-        assert type(e) is ValueError and 0 < len(str(e)) < 500 and str(e).isprintable()
-        return False
-    assert type(answer) is dict
-    return True
-
-
-def test_fuzz():
-    rng, read, slowest = random.Random(0), 0, 0.0
-    for _ in range(12_000):
-        text, begin = scrambled(rng), time.process_time()
-        if check(text, VERDICT):
-            read += 1
-            assert type(read_answer(text, VERDICT)["score"]) in (int, float)
-        slowest = max(slowest, time.process_time() - begin)
-    assert 300 < read < 11_400, "the inputs are all good or all bad, and test nothing"
-    assert slowest < 0.5

@@ -1,10 +1,7 @@
 """One table of commands: every line leads somewhere, every spelling does the same, and usage lines
 show what was typed."""
 
-import errno
 import importlib
-import json
-import os
 import signal
 import subprocess
 import sys
@@ -197,21 +194,6 @@ def raising(error):
     return run
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        OSError(errno.ENOENT, "No such file", "a"),
-        FileNotFoundError("a"),
-        TimeoutError("a bug"),
-        ImportError("an old one", name="torch"),
-        ModuleNotFoundError("humanlm.nowhere", name="humanlm.nowhere"),
-    ],
-)
-def test_other_errors_of_files_and_imports_keep_their_traceback(error):
-    with pytest.raises(type(error)):
-        command("train", raising(error))([])
-
-
 def test_a_message_hides_passwords(capsys):
     assert (
         command("train", raising(ConfigError("no answer from http://bob:s3cret@host/v1")))([]) == 2
@@ -275,57 +257,3 @@ def test_no_notebook_starts_its_command_when_all_cells_are_run():
         if 'if __name__ == \\"__main__\\":' in page.read_text("utf-8")
     ]
     assert bare == [], 'write: if __name__ == "__main__" and __spec__:'
-
-
-WHEEL = "file:///w/humanlm-0.1.0-py3-none-any.whl"
-CLONE = {"url": "https://host/humanlm.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}}
-
-
-@pytest.mark.parametrize(
-    "origin, line",
-    [
-        (
-            {"url": "file:///home/me/humanlm", "dir_info": {}},
-            "'humanlm[train] @ file:///home/me/humanlm'",
-        ),
-        ({"url": WHEEL, "archive_info": {"hash": "sha256=0"}}, f"'humanlm[train] @ {WHEEL}'"),
-        (CLONE, "'humanlm[train] @ git+https://host/humanlm.git@abc'"),
-        (None, "'humanlm[train]'"),
-    ],
-)
-def test_messages_name_what_the_package_was_installed_from(tmp_path, origin, line):
-    (tmp_path / "humanlm").symlink_to(ROOT / "humanlm")
-    info = tmp_path / "humanlm-0.1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: humanlm\nVersion: 0.1.0\n")
-    if origin:
-        (info / "direct_url.json").write_text(json.dumps(origin))
-    code = "from humanlm.core.basics import install_line; print(install_line('train'))"
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", code],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout == f"pip install {line}\n", done.stderr
-
-
-def test_dry_run_is_said_of_commands_that_have_it(capsys):
-    main([])
-    plans, menus = capsys.readouterr().out.rpartition("plan of ")[2].split("below")
-    assert "train" in plans and "study" not in plans and "study" in menus and "view" not in menus
-
-
-RESUMED = {"train", "experiment", "eval"}
-
-
-def test_only_what_can_be_resumed_offers_it(capsys):
-    for name in COMMANDS:
-        if not _commands_below(name) or COMMANDS[name].alone:
-            assert main([*name.split(), "--help"]) == 0
-            assert ("  --resume" in capsys.readouterr().out) == (name in RESUMED), name
-            continued = "--resume continues" in COMMANDS[name].stopped
-            assert not continued or name in RESUMED, name
-    assert main(["data", "--resume"]) == 2
-    assert "same command again" in capsys.readouterr().err

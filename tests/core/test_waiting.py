@@ -4,8 +4,6 @@ behind its back."""
 import asyncio
 import multiprocessing
 
-import pytest
-
 from humanlm.core.basics import run_sync
 
 
@@ -46,46 +44,6 @@ def test_a_semaphore_made_once_serves_every_step():
 
 def test_a_semaphore_made_once_serves_every_step_of_a_notebook():
     assert asyncio.run(in_a_notebook(three_steps)) == 1
-
-
-def test_what_a_coroutine_leaves_behind_is_cancelled_and_does_not_run_in_the_next_call():
-    done = []
-
-    async def late():
-        try:
-            await asyncio.sleep(0.005)
-        except asyncio.CancelledError:
-            done.append("cancelled")
-        else:
-            done.append("ran")
-
-    async def leaves():
-        asyncio.get_running_loop().create_task(late())
-
-    run_sync(leaves())
-    run_sync(asyncio.sleep(0.01))
-    assert "ran" not in done
-
-
-def test_a_failure_cancels_those_beside_it():
-    ended = []
-
-    async def slow():
-        try:
-            await asyncio.sleep(60)
-        finally:
-            ended.append(1)
-
-    async def fails():
-        await asyncio.sleep(0.001)
-        raise ValueError("down")
-
-    async def both():
-        await asyncio.gather(slow(), fails())
-
-    with pytest.raises(ValueError, match="down"):
-        run_sync(both())
-    assert ended == [1]
 
 
 def test_calls_inside_calls_get_through():

@@ -105,18 +105,6 @@ def test_no_other_site_makes_a_browser_ask_here(url, origin, status):
     assert get(url, Host="localhost:1", Origin=origin)[0] == status
 
 
-@pytest.mark.parametrize(
-    "kind, status",
-    [
-        ("text/plain", 415),
-        ("application/x-www-form-urlencoded", 415),
-        ("application/json; charset=utf-8", 200),
-    ],
-)
-def test_a_browsers_plain_form_is_no_request(url, kind, status):
-    assert get(url + "/size", b"[1]", kind)[0] == status
-
-
 def test_work_for_somebody_who_has_left_ends():
     ended = threading.Event()
 

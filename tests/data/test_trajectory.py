@@ -14,7 +14,6 @@ from humanlm.core.trajectory import (
     Turn,
     load_trajectories,
     save_trajectories,
-    trajectory_from_dict,
 )
 
 TEXT = st.text(max_size=40) | st.sampled_from(
@@ -95,4 +94,4 @@ def test_foreign_or_newer_file_is_refused(tmp_path):
 )
 def test_wrong_fields_are_named(change, message):
     with pytest.raises(DataError, match=message):
-        trajectory_from_dict(to_dict(make()) | change)
+        Trajectory.from_dict(to_dict(make()) | change)

@@ -1,6 +1,7 @@
 """Levels, prompts and rows beyond what nbs/10_hierarchy.ipynb shows: any order, any text, any
 setting."""
 
+import json
 import re
 from dataclasses import replace
 
@@ -8,29 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from humanlm.core.basics import ConfigError
-from humanlm.core.persona import PERSONA_BLOCKS, drop_persona, format_persona
+from humanlm.core.basics import HumanLMError
 from humanlm.core.records import Example, Message, Persona
 from humanlm.hierarchy.levels import (
-    FIXTURES,
     LEVELS,
     STATES,
     VARIANTS,
     Dimension,
-    Hierarchy,
-    _make_hierarchy,
     load_hierarchy,
     load_variant,
-    text_faults,
-    variants,
-    word_count,
 )
-from humanlm.hierarchy.parsing import ParsePolicy, clean_reply, parse
+from humanlm.hierarchy.parsing import ParsePolicy, parse
 from humanlm.hierarchy.prompts import (
     PERSONA_MARKS,
     PROMPTS,
     SPEAKER,
-    TRACE,
     UNKNOWN,
     HierarchyConfig,
     make_rows,
@@ -120,49 +113,7 @@ def test_only_the_author_is_human(names, user):
     )
 
 
-def test_a_level_may_bring_its_own_template(tmp_path):
-    (tmp_path / "goal.txt").write_text(
-        "Be {speaker}. {persona}\nAnswer as <goal>...</goal>, not <stance>."
-    )
-    (tmp_path / "levels.json").write_text(
-        '{"goal": {"desc": "aim", "system_prompt": "goal.txt"}, "response": {"desc": "reply"}}'
-    )
-    config = HierarchyConfig(path=str(tmp_path / "levels.json"))
-    messages = prompt(make("<goal> is my name"), "goal", config)
-    assert (
-        parts_text(messages[0]["content"])
-        == "Be HUMAN. <goal> is my name\nAnswer as <goal>...</goal>, not <stance>."
-    )
-    assert markups(messages) == ["<goal>", "</goal>"]
-    assert markups(prompt(make(), "response", config)) == ["<response>"]
-
-
 # ---- rows
-
-
-@pytest.mark.parametrize(
-    "thinking, thoughts", [("off", []), ("on", list(LEVELS)), ("hetero", ["response"])]
-)
-def test_thinking_decides_caps(thinking, thoughts):
-    config = HierarchyConfig(
-        thinking=thinking, state_tokens=16, response_tokens=48, thought_tokens=100
-    )
-    for row in make_rows([make()], config):
-        thought = row["level"] in thoughts
-        assert row["thinking"] == config.thinks(row["level"]) == thought
-        assert row["max_tokens"] == (48 if row["level"] == "response" else 16) + 100 * thought
-
-
-def test_a_trace_uses_opening_tags_only_and_is_read_back():
-    states = {n: f"about {n}" for n in TRACE}
-    text = parts_text(target({"response": "Tea."}, states))
-    assert re.findall("<[^>]+>", text) == [f"<{n}>" for n in TRACE] + [
-        "</think>",
-        "<response>",
-        "</response>",
-    ]
-    assert parse(text, "response", ParsePolicy(thinking=True)).fields == {"response": "Tea."}
-    assert clean_reply(text) == "Tea."
 
 
 # ---- levels as data
@@ -172,49 +123,16 @@ def test_a_trace_uses_opening_tags_only_and_is_read_back():
     "level, message",
     [
         ({"desc": "x", "max_token": 3}, "Did you mean 'max_tokens'"),
-        ({"desc": "x", "max_tokens": "48"}, "max_tokens must be a whole number"),
+        ({"desc": "x", "max_tokens": "48"}, "Expected `int`"),
         ({"desc": ""}, "desc must be"),
-        ({}, "'desc' is missing"),
-        (None, "expected an object"),
+        ({}, "required field `desc`"),
     ],
 )
-def test_bad_levels_say_what_is_wrong(level, message):
-    with pytest.raises(ConfigError, match=re.escape(message)) as e:
-        _make_hierarchy({"stance": level}, "my.json")
+def test_bad_levels_say_what_is_wrong(tmp_path, level, message):
+    (tmp_path / "my.json").write_text(json.dumps({"stance": level}))
+    with pytest.raises(HumanLMError, match=re.escape(message)) as e:
+        load_hierarchy(tmp_path / "my.json")
     assert "stance" in str(e.value)
-
-
-def test_published_files_with_names_can_be_read():
-    assert _make_hierarchy(
-        {"response": {"desc": "x", "names": "all six", "threshold": None}}
-    ).names == ("response",)
-
-
-PLAIN = st.text("ab ", min_size=1, max_size=5)
-
-
-@given(
-    st.dictionaries(
-        st.sampled_from(PERSONA_BLOCKS),
-        st.lists(PLAIN, max_size=3) | st.dictionaries(PLAIN, PLAIN, max_size=3) | PLAIN | st.none(),
-        min_size=1,
-    )
-)
-def test_personas_have_five_blocks_in_order(fields):
-    lines = format_persona(fields | {"unknown": "left out"}).split("\n")
-    assert [line.split(":")[0].lower() for line in lines if not line.startswith("  ")] == list(
-        PERSONA_BLOCKS
-    )
-    assert "left out" not in " ".join(lines)
-
-
-@given(st.dictionaries(st.sampled_from(LEVELS), st.integers(0, 30)))
-def test_texts_beyond_their_cap_are_reported(counts):
-    texts = {n: "– word, " * k for n, k in counts.items()}
-    assert all(word_count(t) == counts[n] for n, t in texts.items())
-    assert text_faults(texts) == {
-        n: "too long" for n, k in counts.items() if n in STATES and k > 15
-    }
 
 
 # ---- the shipped variants (3.2 of the description)
@@ -261,15 +179,6 @@ PUBLISHED = {  # variant: levels, threshold of states, tokens of states, tokens 
 each_variant = pytest.mark.parametrize("name", VARIANTS)
 
 
-def test_every_variant_has_its_file_and_its_line():
-    files = {p.stem for p in (FIXTURES / "hierarchies").glob("*.json")}
-    assert files == set(VARIANTS) == set(PUBLISHED) == {row[0] for row in variants().rows}
-    assert len({v["published"] for v in VARIANTS.values()}) == len(VARIANTS)
-    assert all(
-        name in str(variants()) and name in variants()._repr_markdown_() for name in VARIANTS
-    )
-
-
 @each_variant
 def test_variants_are_built_as_published(name):
     hierarchy, (levels, threshold, tokens, reply, thinks) = load_variant(name), PUBLISHED[name]
@@ -308,49 +217,6 @@ def test_every_level_of_every_variant_can_be_asked_and_answered(name, style):
         stops = [stop for stop in row["stop"] if stop[0] == "<"]  # in a chat a sentence ends too
         assert [answer.endswith(stop) for stop in stops] == [True] * len(stops)
         assert bool(stops) == (d.form != "bare")
-
-
-def test_a_chat_begins_states_in_words_and_replies_bare():
-    config = HierarchyConfig(prompt="chat", variant="target-response")
-    target_row, reply = make_rows([make()], config)
-    assert (target_row["begun"], target_row["stop"][0]) == ("My target is", ". ")
-    assert (reply["begun"], reply["stop"], reply["form"]) == ("", ["\n\n"], "bare")
-    assert reply["prompt"] == target_row["prompt"]
-    with pytest.raises(ConfigError, match="begins one state at a time"):
-        HierarchyConfig(prompt="chat", asks="together")
-
-
-@pytest.mark.parametrize(
-    "name, words",
-    [
-        ("synthesis", "how strongly, and about what"),
-        ("synthesis-concise", "consider in your thought"),
-        ("synthesis-instruct", "stay between the lines"),
-        ("wildchat-stronger", "What you never do"),
-        ("response-wildchat", "You do not answer requests"),
-        ("userlm", "slip that you do not correct"),
-        ("userlm-wildchat", "piece by piece"),
-        ("response-latent", "one line for each"),
-        ("response-bare", "no tags"),
-    ],
-)
-def test_variants_ask_in_their_own_way(name, words):
-    text = parts_text(
-        prompt(make(), "response", HierarchyConfig(variant=name, prompt="full"))[0]["content"]
-    )
-    assert words in text and "likes tea" in text and "{" not in text
-
-
-def test_templates_of_others_may_call_the_slots_as_published():
-    own = Hierarchy(
-        [Dimension("goal", "x", system_prompt="{name} on {platform}{memory}: {persona} <goal>")]
-    )
-    from humanlm.hierarchy.prompts import _fill, _slots
-
-    assert (
-        parts_text(_fill(own[0].system_prompt, _slots(make(), own), own.names))
-        == "HUMAN on kitchen: likes tea <goal>"
-    )
 
 
 @pytest.mark.parametrize(
@@ -414,24 +280,6 @@ def test_a_persona_cannot_leave_its_marks(hostile, said):
         "<goal>",
         "</goal>",
     ]
-
-
-@pytest.mark.parametrize(
-    "where, dropped", [("all", ["train", "test"]), ("train", ["train"]), ("test", ["test"])]
-)
-def test_dropout_is_a_setting(where, dropped):
-    persona = Persona(
-        "u", fields={"interests": [f"thing {i}" for i in range(20)], "values": ["order"]}
-    )
-    config = HierarchyConfig(prompt="full", item_dropout=0.5, field_dropout=0.2, dropout_in=where)
-    plain = HierarchyConfig(prompt="full")
-    for split in ("train", "test", "val"):
-        example = replace(make(), persona=persona, split=split)
-        lost = prompt(example, "goal", config) != prompt(example, "goal", plain)
-        assert lost == ((split if split != "val" else "test") in dropped)
-        assert prompt(example, "goal", config)[1:] == prompt(example, "goal", plain)[1:]
-        shown = parts_text(prompt(example, "goal", config)[0]["content"])
-        assert not lost or format_persona(drop_persona(persona, 0.2, 0.5)) in shown
 
 
 @pytest.mark.parametrize(

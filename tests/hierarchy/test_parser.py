@@ -131,15 +131,6 @@ def test_each_status_has_its_case(text, status):
     assert parse(text, "stance").status == status
 
 
-def test_a_thought_that_never_ends_is_unterminated_but_an_empty_completion_is_missing():
-    assert (
-        parse("<value>progress should lead<stance>is dead", ("response",), THINK).status
-        == "unterminated"
-    )
-    assert parse("", ("response",), THINK).status == "missing"
-    assert parse("so it goes</think>", ("response",), THINK).status == "missing"
-
-
 @settings(max_examples=50, deadline=None)
 @given(SOUP.map(lambda t: re.sub("(?i)think|response|<|>", "", t)), SOUP)
 def test_the_reply_is_found_behind_any_closed_thought(reply, thought):
@@ -151,17 +142,3 @@ def test_the_reply_is_found_behind_any_closed_thought(reply, thought):
         f"{thought}</think><response>{reply}",
     ):
         assert clean_reply(text) == reply.strip()
-
-
-@settings(max_examples=50, deadline=None)
-@given(
-    st.lists(
-        st.sampled_from(
-            ["<think>", "</think>", "<response>", "</response>", "</Think>", "a", " ", "<"]
-        ),
-        max_size=12,
-    ).map("".join)
-)
-def test_a_clean_reply_holds_no_thought(text):
-    assert not re.search("(?i)</?think>", clean_reply(text)) or "<response>" in text
-    assert "</response>" not in clean_reply(text)

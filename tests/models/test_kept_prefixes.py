@@ -70,35 +70,6 @@ def test_the_tokens_are_those_of_reading_everything(made, options, case):
     assert kept[0] == plain[0] and kept[1] < plain[1]
 
 
-def test_a_row_goes_on_from_its_own_end_only(made):
-    prefixes, prompt = Prefixes(), list(range(60, 100))
-    (first,) = generate(made.model, made.tokenizer, [prompt], 5, temperature=0, prefixes=prefixes)
-    ((known, _),) = prefixes.find([(*prompt, *first.ids, 100)])
-    assert known == 44 and not prefixes.rows, (
-        "all but the last token, which was never read; what is gone on with is given away"
-    )
-    generate(made.model, made.tokenizer, [prompt], 5, temperature=0, prefixes=prefixes)
-    assert [n for n, _ in prefixes.find([tuple(prompt[:20]), (*prompt[:30], 7), (1, 2)])] == [
-        20,
-        30,
-        0,
-    ] and len(prefixes.rows) == 1, "somebody else may still go on"
-
-
-def test_the_oldest_are_forgotten_where_room_ends(made):
-    prefixes = Prefixes(most=1)
-    assert (
-        dialogue(made, prefixes, 0, temperature=0) == dialogue(made, None, 0, temperature=0)
-        and not prefixes.rows
-    )
-    roomy = Prefixes()
-    generate(made.model, made.tokenizer, [[60 + i] * 10 for i in range(5)], 3, prefixes=roomy)
-    size = sum(x.nbytes for row in roomy.rows.values() for pair in row for x in pair)
-    tight = Prefixes(most=size // 2)
-    generate(made.model, made.tokenizer, [[60 + i] * 10 for i in range(5)], 3, prefixes=tight)
-    assert 1 <= len(tight.rows) < 5 and set(tight.rows) <= set(roomy.rows)
-
-
 def test_models_with_other_caches_read_everything():
     from transformers import Qwen3Config, Qwen3ForCausalLM
 

@@ -3,7 +3,6 @@ interrupted saves."""
 
 import json
 import random
-import re
 import shutil
 
 import pytest
@@ -26,20 +25,17 @@ from humanlm.models import prompts as prompting
 from humanlm.models.checkpoints import (
     adapter_base,
     add_adapter,
-    contract_files,
-    has_adapter,
     load_model,
     load_tokenizer,
     locate,
     make_model,
-    merge_adapter,
     save_model,
 )
 from humanlm.models.config import END, START, ModelConfig, ModelError, tiny_model, train_tokenizer
 from humanlm.models.embeddings import Embedder
 from humanlm.models.generation import generate
 from humanlm.models.logps import token_logps
-from humanlm.models.prompts import _segments, end_id, end_ids, fit_prompt, render, render_target
+from humanlm.models.prompts import _segments, end_id, end_ids, render, render_target
 from humanlm.models.sampling import cut_completion
 
 TEXTS = [
@@ -100,22 +96,6 @@ def test_hostile_text_never_becomes_markup(tok):
             not special & set(render_target(tok, text, end=False))
             and tok.decode(render_target(tok, text, False)) == text
         )
-
-
-@pytest.mark.parametrize("content", ["the night tram is late", "  trimmed \n", "žluť 🚋"])
-def test_ordinary_text_renders_like_the_template(tok, content):
-    messages = [
-        {"role": "system", "content": "fine"},
-        user(content, "mila"),
-        {"role": "assistant", "content": content},
-        user("late"),
-    ]
-    for thinking in (True, False, None):
-        extra = {} if thinking is None else {"enable_thinking": thinking}
-        usual = tok.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True, **extra
-        )
-        assert tok.decode(render(tok, messages, thinking=thinking)) == usual
 
 
 def _unigram():
@@ -216,46 +196,6 @@ def test_other_architectures_agree_with_transformers(tok, name):
         again = token_logps(net, prompts, [c.ids for c in ours], batch_tokens=2)
     for c, row in zip(ours, again.logps):
         assert row[: len(c.ids)].tolist() == pytest.approx(c.logps, abs=1e-3)
-
-
-def test_rows_do_not_notice_each_other(tok, model):
-    prompts = [render(tok, [user(t)]) for t in TEXTS] * 2
-    caps, stops = (
-        [3 + i % 9 for i in range(len(prompts))],
-        [(("e",), ("the", "</stance>"), ("é", "a"))[i % 3] for i in range(len(prompts))],
-    )
-    together, alone = (
-        generate(model, tok, prompts, caps, stops, seed=5, batch_size=b) for b in (64, 1)
-    )
-    assert [c.ids for c in together] == [c.ids for c in alone] and [c.text for c in together] == [
-        c.text for c in alone
-    ]
-    for c, cap, stop in zip(together, caps, stops):
-        assert len(c.ids) <= cap and (c.finish == "stop") == c.text.endswith(stop)
-        assert c[:3] == cut_completion(tok, c.ids, stop, cap, end_ids(tok, model))[:3]
-
-
-def test_sampling_options(tok, model):
-    prompts = [render(tok, [user("late")])] * 8
-    greedy = [c.ids for c in generate(model, tok, prompts, 6, temperature=0)]
-    assert (
-        greedy
-        == [c.ids for c in generate(model, tok, prompts, 6, top_k=1)]
-        == [c.ids for c in generate(model, tok, prompts, 6, top_p=1e-9)]
-    )
-    assert len({tuple(c.ids) for c in generate(model, tok, prompts, 6)}) == 8
-    assert generate(model, tok, prompts, 6, seed=None) != generate(
-        model, tok, prompts, 6, seed=None
-    )
-
-
-def test_gradients_flow_through_completions_only(tok, model):
-    prompt, target = render(tok, [user("late")]), render_target(tok, "fine")
-    out = token_logps(model, [prompt, prompt[:9]], [target, target[:1]])
-    out.logps.sum().backward()
-    grad = model.model.layers[0].mlp.up_proj.weight.grad
-    assert grad.abs().sum() > 0 and out.logps[1, 1:].tolist() == [0.0] * (len(target) - 1)
-    model.zero_grad()
 
 
 def simple_logps(model, prompts, completions, temperature):
@@ -362,41 +302,6 @@ def test_a_dialogue_goes_on_behind_the_tokens_that_were_written(chat, written, e
     assert whole[: len(prompt + ids)] == prompt + ids and whole.count(end_id(chat)) == 4
 
 
-def test_no_answer_can_forge_a_turn_of_a_dialogue(chat):
-    rng, special = random.Random(1), set(chat.convert_tokens_to_ids([START, END]))
-    frame = prompting.continuation(chat, [user("x")], "", None)
-    for _ in range(100):
-        ids = prompting.continuation(chat, [user(hostile(rng) + "x")], "", None)
-        assert sum(i in special for i in ids) == sum(i in special for i in frame)
-
-
-def test_a_model_with_the_plain_template_keeps_it(chat, tmp_path):
-    folder = save_model(
-        tiny_model(ModelConfig(hidden=32, heads=2, kv_heads=2), chat), chat, tmp_path / "chat"
-    )
-    assert load_model(folder, device="cpu").tokenizer.chat_template == chat.chat_template
-    with pytest.raises(ModelError, match="trained with the template chatml"):
-        load_model(folder, "wildchat", device="cpu")
-
-
-def test_weights_are_as_readable_as_other_files(tok, model, tmp_path):
-    folder = save_model(model, tok, tmp_path / "final")
-    assert len({p.stat().st_mode for p in folder.iterdir()}) == 1
-
-
-def test_interrupted_save_keeps_the_old_checkpoint(tok, model, tmp_path, monkeypatch):
-    folder = save_model(model, tok, tmp_path / "final")
-
-    def crash(*a, **k):
-        raise OSError("disk full")
-
-    monkeypatch.setattr(tok, "save_pretrained", crash)
-    with pytest.raises(Exception, match="disk full"):
-        save_model(tiny_model(ModelConfig(layers=1), tok), tok, folder)
-    assert load_model(folder, device="cpu").model.config.hidden_size == 64
-    assert [p.name for p in tmp_path.iterdir()] == ["final"]
-
-
 def test_code_that_comes_with_a_model_is_never_run_even_where_somebody_says_yes(
     tok, model, tmp_path, monkeypatch
 ):
@@ -414,29 +319,6 @@ def test_code_that_comes_with_a_model_is_never_run_even_where_somebody_says_yes(
     with pytest.raises(ModelError, match="final"):
         load_model(folder)
     assert not (tmp_path / "it ran").exists()
-
-
-def test_own_template_needs_no_markers(tok, model, tmp_path):
-    other = train_tokenizer(TEXTS, 400)
-    other.chat_template = None
-    folder = save_model(tiny_model(ModelConfig(layers=1), other), other, tmp_path / "base")
-    with pytest.raises(ModelError, match="no chat template of its own"):
-        load_model(folder, "own")
-    assert "HUMAN" in other.decode(
-        render(load_model(folder, device="cpu").tokenizer, [user("late")])
-    )
-
-
-@pytest.mark.parametrize("limit", range(20, 200, 7))
-def test_fitted_prompts_drop_as_little_as_possible(tok, limit):
-    messages = [{"role": "system", "content": "fine"}, *(user(t, "mila") for t in TEXTS[:8])]
-    try:
-        ids, dropped = fit_prompt(tok, messages, limit)
-    except ModelError:
-        return
-    assert len(ids) <= limit and (
-        dropped == 0 or len(render(tok, [messages[0], *messages[dropped:]])) > limit
-    )
 
 
 # ---- adapters
@@ -488,87 +370,6 @@ def test_an_adapter_is_saved_with_the_name_of_its_base_and_moves_with_it(adapted
     assert continuation(moved.model, tok) == continuation(model, tok)
 
 
-BESIDE = {"humanlm.json": '{"a": 1}', "classmate.json": '{"marks": "think"}', "prompts/x.txt": "é"}
-
-
-def test_merging_changes_nothing_but_the_shape(adapted, tmp_path):
-    model, tok, home = adapted
-    folder = save_model(model, tok, home / "models" / "two", BESIDE)
-    plain = load_model(merge_adapter(folder, tmp_path / "plain"), device="cpu")
-    assert (
-        not has_adapter(plain.model)
-        and contract_files(tmp_path / "plain") == contract_files(folder) == BESIDE
-    ), "and the files of any recipe"
-    ids = continuation(model, tok)
-    with torch.no_grad():
-        apart, merged = (
-            token_logps(m, [render(tok, PROMPT)] * 3, ids).logps for m in (model, plain.model)
-        )
-    torch.testing.assert_close(apart, merged, atol=1e-4, rtol=0)
-
-
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize(
-    "target, saved, more",
-    [
-        (["lm_head"], None, {}),
-        (["embed_tokens"], None, {}),
-        (["lm_head", "embed_tokens"], None, {}),
-        (["q_proj", "lm_head"], None, {"use_dora": True}),
-        ("all-linear", None, {}),
-        (["q_proj"], ["lm_head"], {}),
-        (["q_proj"], ["embed_tokens"], {}),
-        (["lm_head"], ["embed_tokens"], {}),
-        (["embed_tokens"], ["lm_head"], {}),
-        (["q_proj"], None, {"trainable_token_indices": [5, 6]}),
-    ],
-)
-def test_merging_an_adapter_of_any_layer_changes_no_logits(tmp_path, target, saved, more, tied):
-    from peft import LoraConfig, get_peft_model
-
-    model, tok = make_model(LORA, TEXTS * 5, TAGS)
-    if not tied:
-        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach() * 1.5)
-        model.config.tie_word_embeddings = False
-    base = save_model(model, tok, tmp_path / "base")
-    config = LoraConfig(
-        task_type="CAUSAL_LM", r=4, target_modules=target, modules_to_save=saved, **more
-    )
-    adapted = get_peft_model(load_model(base, device="cpu").model, config)
-    torch.manual_seed(0)
-    for weight in adapted.parameters():
-        if weight.requires_grad:
-            weight.data.add_(0.3 * torch.randn_like(weight))
-    adapted.peft_config["default"].base_model_name_or_path = str(base)
-    for one in (adapted, tok, model.config):
-        one.save_pretrained(tmp_path / "adapter")
-    merged = load_model(
-        merge_adapter(tmp_path / "adapter", tmp_path / "merged"), device="cpu"
-    ).model
-    ids = torch.tensor([render(tok, PROMPT)])
-    with torch.no_grad():
-        apart, plain = (m.eval()(input_ids=ids).logits for m in (adapted, merged))
-    assert (apart - plain).abs().max() < 1e-3
-
-
-def test_only_the_adapter_is_trained_and_the_random_state_stays(adapted):
-    _, _, home = adapted
-    torch.manual_seed(5)
-    expected = torch.rand(1)
-    torch.manual_seed(5)
-    one, two, other = (
-        add_adapter(load_model(home / "base", device="cpu").model, LORA, home / "base", seed)
-        for seed in (0, 0, 1)
-    )
-    assert torch.rand(1) == expected
-    learned = [n for n, p in one.named_parameters() if p.requires_grad]
-    assert (
-        learned and all("lora_" in n for n in learned) and not any("lm_head" in n for n in learned)
-    )
-    first = [dict(m.named_parameters())[learned[0]] for m in (one, two, other)]
-    assert torch.equal(first[0], first[1]) and not torch.equal(first[0], first[2])
-
-
 def test_weights_that_an_adapter_lacks_are_missed(adapted):
     from safetensors.torch import load_file, save_file
 
@@ -584,64 +385,16 @@ def test_weights_that_an_adapter_lacks_are_missed(adapted):
         load_model(folder)
 
 
-@pytest.mark.parametrize(
-    "name, near",
-    [
-        ("runs/typo", ""),
-        ("runs/frist/models/humanlm", ""),
-        ("runs/first/models/humanml", "runs/first/models/humanlm"),
-        ("work/tarm", "work/tram"),
-        ("./runs/frist", "runs/first"),
-        ("~/typo", ""),
-        (r"runs\first", ""),
-        ("a/b/c", ""),
-    ],
-)
-def test_a_path_that_is_not_there_is_no_question_to_the_hub(tmp_path, monkeypatch, name, near):
-    import huggingface_hub
-
+@pytest.mark.parametrize("name", ["runs/typo", "./runs/first", "~/typo", "a/b/c"])
+def test_a_path_that_is_not_there_is_no_question_to_the_hub(tmp_path, monkeypatch, name):
     from humanlm.alignment.contract import how_to_ask
-    from humanlm.alignment.simulator import SimulatorClient
-    from humanlm.evaluation.answering import find_contestant
     from humanlm.models.local import HFClient
-    from humanlm.training.run import check_settings, read_settings
 
-    def asked(*_, **__):
-        raise AssertionError("the Hub was asked")
-
-    for function in ("snapshot_download", "hf_hub_download"):
-        monkeypatch.setattr(huggingface_hub, function, asked)
-    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", asked)
     monkeypatch.chdir(tmp_path)
-    for folder in ("runs/first/models/humanlm", "work/tram"):
-        (tmp_path / folder).mkdir(parents=True)
-
-    def train():
-        recipe, settings = read_settings(["--model.name", name])
-        check_settings(recipe, settings)
-
-    for load in (load_model, load_tokenizer, Embedder, find_contestant):
-        with pytest.raises(
-            ModelError, match=re.escape(f"The nearest is {near};") if near else "folder"
-        ):
-            load(name)
-    for load in (how_to_ask, SimulatorClient, lambda name: HFClient(name), lambda _: train()):
+    for load in (load_model, load_tokenizer, Embedder, how_to_ask, HFClient):
         with pytest.raises(HumanLMError, match="folder"):
             load(name)
-
-
-@pytest.mark.parametrize("name", ["gpt2", "Qwen/Qwen3-0.6B", "kept/model", "org_1/a.b-c"])
-def test_a_name_of_the_hub_stays_one(tmp_path, monkeypatch, name):
-    import huggingface_hub
-
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "kept").mkdir()
-    monkeypatch.setattr(
-        huggingface_hub,
-        "try_to_load_from_cache",
-        lambda name, _: name if name == "kept/model" else None,
-    )
-    assert locate(name) == name
+    assert locate("Qwen/Qwen3-0.6B") == "Qwen/Qwen3-0.6B"
 
 
 # ---- no phrase twice (8.2 V11)

@@ -1,10 +1,7 @@
 """Chat templates of five families: exact texts, tails, masks, and marks that no text can forge
 (3.5 and acceptance 8.7.9 of the description)."""
 
-import json
-import os
 import random
-from pathlib import Path
 
 import pytest
 
@@ -15,17 +12,11 @@ from humanlm.hierarchy.prompts import (
     make_rows,
     opening,
     parts_text,
-    prompt,
     target,
 )
-from humanlm.models.checkpoints import load_model, save_model
 from humanlm.models.config import (
-    END,
     TEMPLATES,
-    ModelConfig,
     ModelError,
-    template_text,
-    tiny_model,
     train_tokenizer,
 )
 from humanlm.models.prompts import _segments, end_id, render, render_target
@@ -71,205 +62,6 @@ EXPECTED = {
     "llama3": (
         "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nSYS<|eot_id|>"
         "<|start_header_id|>user<|end_header_id|>\n\n[speaking: "
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
         "alice]\n"
         "Post<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n[speaking: HUMAN]\n",
         "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nSYS<|eot_id|>"
@@ -360,22 +152,6 @@ def test_sft_text_is_prompt_and_target_with_one_opener(toks, name, thinking):
     assert toks[name].decode(learned[:-1]) == parts_text(answer)
 
 
-@each
-def test_a_model_keeps_the_template_it_was_trained_with(toks, name, tmp_path):
-    folder = save_model(
-        tiny_model(ModelConfig(hidden=32, layers=1, mlp=48), toks[name]),
-        toks[name],
-        tmp_path / name,
-    )
-    for asked in ("humanlm", "own", name):
-        assert load_model(folder, asked, device="cpu").tokenizer.chat_template == template_text(
-            name
-        )
-    other = "wildchat" if name != "wildchat" else "qwen2.5"
-    with pytest.raises(ModelError, match=f"was trained with the template {name}"):
-        load_model(folder, other, device="cpu")
-
-
 @pytest.mark.parametrize(
     "variant, levels",
     [
@@ -463,90 +239,6 @@ def test_a_thought_is_open_where_it_is_wanted_and_refused_where_it_cannot_be_avo
                 render(tok, TINY, thinking=thinking)
         else:
             assert text_of(tok, TINY, thinking=thinking).endswith(end)
-    if on and not off:  # lessons, rollouts, readers and composed replies agree where it begins
-        _agree_about_the_thought(tok, on)
-
-
-def _agree_about_the_thought(tok, on):
-    from humanlm.alignment.lessons import _reply_rows
-    from humanlm.core.records import sample_examples
-    from humanlm.core.thoughts import left_open, without_thoughts
-    from humanlm.hierarchy.composed import compose
-    from humanlm.hierarchy.parsing import ParsePolicy, parse
-    from humanlm.training.policies import ModelPolicy
-    from humanlm.training.sft import sft_dataset
-
-    config, example = (
-        HierarchyConfig(levels=["goal", "response"], thinking="on"),
-        sample_examples()[0],
-    )
-    row = make_rows([example], config, ["response"])[0]
-    prompt_ids = ModelPolicy(None, tok, 4000).prompt_ids(row)
-    assert tok.decode(prompt_ids).endswith(on)
-    rows = _reply_rows(
-        [example],
-        config,
-        20,
-        random.Random(0),
-        lambda *_: "peace",
-    )
-    data = sft_dataset(rows, tok, 4000)
-    for made, lesson in zip(data, rows):
-        text, learned = tok.decode(made["input_ids"]), [i for i in made["labels"] if i >= 0]
-        answer = without_thoughts(text[text.rindex("assistant\n") :].split("\n", 1)[1])
-        assert left_open(tok.decode(prompt_ids)) in text and answer.startswith(
-            ("<goal>", "<response>")
-        )
-        written = tok.decode(learned).removesuffix(END)
-        read = parse(
-            written,
-            lesson["row_id"].rpartition(":")[2],
-            ParsePolicy(thinking=bool(lesson["thinking"])),
-        )
-        assert read.status == "ok"
-    composed = compose(row, {"goal": "peace"})
-    shown = tok.decode(ModelPolicy(None, tok, 4000).prompt_ids(composed))
-    assert without_thoughts(shown.rpartition("assistant\n")[2]) == ""
-    assert not left_open(shown) and shown.count("peace") == 1
 
 
 # ---- real chats
-
-DATA = Path(os.environ.get("HUMANLM_DATA") or "/nowhere")
-needs_data = pytest.mark.skipif(
-    not DATA.is_dir(), reason="set HUMANLM_DATA to a folder with real data"
-)
-
-
-@needs_data
-def test_a_real_chat_is_printed_with_swapped_roles(toks):
-    "The human's turns are the assistant's, the model's are the user's"
-    from humanlm.core.records import Example, Persona
-    from humanlm.data.rows import map_row
-
-    raws = [
-        json.loads(line)
-        for line in (DATA / "humanlm_official_sample" / "chat_sample.jsonl").open(encoding="utf-8")
-    ]
-    for raw in raws:
-        row = map_row("wildchat", raw | {"completion": raw["ground_truth"], "timestamp": None})
-        example = Example(
-            row.id,
-            "wildchat",
-            "test",
-            row.user_id,
-            row.context_id,
-            Persona(row.user_id, raw["persona"]),
-            row.messages,
-            row.reply,
-        )
-        asked = prompt(example, "response", HierarchyConfig(variant="wildchat-stronger"))
-        assert [m["role"] for m in asked[1:]] == ["user", "assistant"] * (len(asked) // 2) and {
-            m["name"] for m in asked[1::2]
-        } == {"HUMAN"}
-        text = text_of(toks["wildchat"], asked, thinking=False)
-        assert (
-            text.count("<|im_start|>assistant\n<name>HUMAN</name>\n") == len(asked) // 2 + 1
-            and text.count("<|im_start|>user\n") == len(asked) // 2
-        )
-        assert all(m["content"].strip() in text for m in asked[1:]) and raw["persona"] in text

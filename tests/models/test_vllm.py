@@ -154,42 +154,6 @@ def test_a_schema_is_followed_and_several_answers_are_one_call(server):
     assert ledger.total.cost is None  # nobody has said what this server costs
 
 
-def test_sampling_settings_arrive(server):
-    settings = dict(max_tokens=12, seed=3)
-    (a, b, c, cold, colder), _ = ask(
-        server,
-        chat("hi", **settings),
-        chat("hi", **settings),
-        chat("hi", max_tokens=12, seed=4),
-        *[chat("hi", max_tokens=12, temperature=0.0, seed=s) for s in (1, 2)],
-    )
-    assert a.text == b.text != c.text and cold.text == colder.text
-    assert a.usage.tokens_out == 12 and a.finish == "length"
-    (stopped,), _ = ask(server, chat("hi", stop=(a.text[3],), **settings))
-    assert stopped.text == a.text[: a.text.index(a.text[3])] and stopped.finish == "stop"
-
-
-def test_both_engines_of_this_model_agree_on_the_prompt(server):
-    "The server's template and ours make the same number of tokens of the same messages"
-    from humanlm.models.checkpoints import load_model
-    from humanlm.models.local import HFClient
-
-    folder = (
-        urllib.request.urlopen(server.removesuffix("/v1") + "/v1/models")
-        .read()
-        .decode()
-        .split('"root":"')[1]
-        .split('"')[0]
-    )
-    request = chat("Is the night tram worth it?", system="Be brief.", max_tokens=4, temperature=0.0)
-    (served,), _ = ask(server, request)
-    (local,) = asyncio.run(
-        chat_all(HFClient("tiny", load_model(folder, device="cpu"), thinking=None), [request])
-    )
-    assert served.usage.tokens_in == local.usage.tokens_in
-    assert served.text == local.text
-
-
 def test_log_probabilities_of_a_prompt_are_those_of_the_model_here(server):
     "What bits are made of"
     from humanlm.models.bits import served_card, served_logps

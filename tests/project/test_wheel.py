@@ -32,7 +32,7 @@ WITHOUT = (
     "uvicorn",
 )
 TRAIN, HUB, SERVE, ANTHROPIC = (
-    f"Next: pip install 'humanlm[{extra}] @ file:///"
+    f"Next: pip install 'humanlm[{extra}]'"
     for extra in ("train", "hub", "serve", "anthropic")
 )
 
@@ -89,7 +89,7 @@ MORE = [
     ("train --config configs/gyms-mini.yaml --dry-run", 0, "gyms-mini"),
     ("train --config humanlm-minni", 2, "Did you mean 'humanlm-mini'?"),
     ("data --build.path own/er", 2, HUB),
-    ("eval fidelity people=log.jsonl simulated=log.jsonl", 2, "humanlm[stats] @ file:///"),
+    ("eval fidelity people=log.jsonl simulated=log.jsonl", 2, "humanlm[stats]"),
     ("eval tom hitom --tom.file stories/hitom.jsonl --model.name hf/x", 2, TRAIN),
     (
         "eval tom hitom --tom.file stories/hitom.jsonl --model.name anthropic/x --tom.name claude",

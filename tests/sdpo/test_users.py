@@ -11,7 +11,7 @@ from server import serving
 
 from humanlm.clients.client import ScriptedClient, token_estimate
 from humanlm.clients.limits import Limits
-from humanlm.clients.protocol import STOPS, LLMError
+from humanlm.clients.protocol import KINDS, LLMError
 from humanlm.core.basics import ConfigError, run_sync
 from humanlm.models.settings import estimate
 from humanlm.sdpo.styles import STYLES, TASTES
@@ -135,7 +135,7 @@ def test_a_failed_call_moves_nothing_and_only_what_would_go_on_failing_ends_the_
         return LLMError(kind, "no") if "minutes 1." in request.messages[1]["content"] else "Fine."
 
     user = _ChatUser("poetic", ScriptedClient(answer, limits=Limits(attempts=1)))
-    if kind in STOPS:
+    if "stops" in KINDS[kind]:
         with pytest.raises(LLMError, match=kind):
             run_sync(user(many(3)))
     else:

@@ -39,9 +39,7 @@ CONFIG = {
     },
 }
 EVEN = """
-import os
 from humanlm.training.policies import row_seeds
-from humanlm.models import generation
 from humanlm.models.generation import Prefixes
 from humanlm.training.trainer import TrainerPolicy
 
@@ -49,22 +47,12 @@ def even(trajectories):
     found = [t.completion_ids for t in trajectories]
     return [sum(i % 2 for i in ids) / len(ids) for ids in found]
 
-known = generation._lent_part
-def lent_part(part, parts, place, asked):
-    found = known(part, parts, place, asked)
-    name = os.path.basename(place[0])
-    with open("helped.txt", "a") as file:
-        file.write(f"{os.environ['RANK']} {name} {len(found)} of {len(asked[0])}\\n")
-    return found
 wrote = TrainerPolicy.write
 def write(self, rows, sampling=None, prefixes=None):
     "Draw by seeds of rows, so that any number of processes draws the same"
     rows = [row | {"seed": seed} for row, seed in zip(rows, row_seeds(rows, self))]
     return wrote(self, rows, sampling, Prefixes())
 TrainerPolicy.write = write
-
-lent_part.__module__, lent_part.__qualname__ = generation.__name__, "_lent_part"
-generation._lent_part = lent_part
 """
 METHODS = CONFIG["run"]["methods"]
 
