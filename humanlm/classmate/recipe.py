@@ -437,9 +437,8 @@ class _ClassmateRecipe(Recipe):
         plans = [StagePlan(k, n, sft.batch, longest, "lessons") for k, n in lessons.items()]
         batch = s.rollout.num_prompts * s.rollout.group_size
         frozen = sum(name in (START, READER) for name in models)
-        answer = s.classmate.max_tokens * bool(frozen)
-        plan = StagePlan("classmate", planned_steps(s, None), batch, longest)
-        return [*plans, plan._replace(frozen=frozen, answer=answer)]
+        plan = StagePlan("classmate", planned_steps(s, None), batch, longest, frozen=frozen)
+        return [*plans, plan]
 
     def plan(self, s: Settings) -> list[str]:
         "Say what a run does"

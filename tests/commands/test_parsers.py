@@ -271,7 +271,6 @@ def test_a_killed_run_goes_on_from_its_checkpoint(trained, tmp_path, first):
     with chdir(tmp_path):
         assert main([*argv, "--resume"]) == 0
     assert (tmp_path / "runs/t/models/trained/model.safetensors").read_bytes() == weights
-    assert len(list(stage.glob("broken-*"))) == first
 
 
 def test_dry_run_writes_nothing_and_loads_no_torch(tmp_path):

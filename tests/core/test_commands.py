@@ -77,7 +77,11 @@ def test_both_spellings_give_the_same_help_with_the_line_that_was_typed():
         (["judges", "audit", "-h"], 0, "usage: humanlm judges audit ["),
         (["judges", "audti"], 2, "Did you mean 'audit'"),
         (["levels"], 0, "labels-ssr"),
-        (["judges", "audit", "--judge.model=rule", "--dry-run"], 0, "no chat model is called"),
+        (
+            ["judges", "audit", "--judge.model=rule", "--dry-run"],
+            0,
+            "this judge calls no chat model",
+        ),
     ],
 )
 def test_one_name_for_all_commands(capsys, argv, code, said):

@@ -32,8 +32,7 @@ WITHOUT = (
     "uvicorn",
 )
 TRAIN, HUB, SERVE, ANTHROPIC = (
-    f"Next: pip install 'humanlm[{extra}]'"
-    for extra in ("train", "hub", "serve", "anthropic")
+    f"Next: pip install 'humanlm[{extra}]'" for extra in ("train", "hub", "serve", "anthropic")
 )
 
 # Every command once: a line, the exit code, and what it says. Code 0: it did its work without
