@@ -187,16 +187,34 @@ class _ChatUser:
         width = 2 * getattr(self.client, "limits", Limits()).concurrency
         return await in_turn(self.says, exchanges, width)
 
+
+class _PersonUser(_ChatUser):
+    "A trained simulator that plays a person, who said the user's turns"
+
+    def __init__(self, persona: str, client: ChatClient, **settings: Any):
+        self.persona, self.client, self.name = persona, client, client.name
+        self.settings = {"max_tokens": 128, "caller": "user"} | settings
+
+    def request(self, exchange: Exchange) -> ChatRequest:
+        "Ask for the person's next message"
+        roles = {"user": {"role": "assistant"}, "assistant": {"role": "user", "name": "Assistant"}}
+        messages = [*exchange.messages, {"role": "assistant", "content": exchange.reply}]
+        turns = tuple(roles[r] | {"content": text} for r, text in _turns(messages, 2 * MAX_READ))
+        drawing = {"seed": exchange.seed, "repeat": exchange.seed}
+        return ChatRequest(turns, extra={"persona": self.persona}, **self.settings | drawing)
+
 # %% ../../nbs/sdpo/04_users.ipynb #UserConfig
 @dataclass(frozen=True)
 class UserConfig(ChatConfig):
     "Who reacts to replies, and how they are reached"
 
     model: str = "rule/casual"
-    """rule/TASTE (casual, short, …), rule/thanks, rule/unrelated or rule/empty (controls), or a
-    chat model that plays a style: anthropic/NAME, vllm/NAME, …"""
+    """rule/TASTE (casual, short, …), rule/thanks, rule/unrelated or rule/empty (controls), a chat
+    model that plays a style (anthropic/NAME, vllm/NAME, …), or simulator/RUN for a person."""
     style: str = field(default="", kw_only=True)
     "What a chat model plays: one of the 31 styles."
+    persona: str = field(default="", kw_only=True)
+    "Whom simulator/RUN plays, in words."
     tastes: list[str] = field(default_factory=list, kw_only=True)
     "Tastes or styles after each other."
     steps_each: int = field(default=0, kw_only=True)
@@ -212,8 +230,8 @@ class UserConfig(ChatConfig):
     @property
     def sequence(self) -> list[str]:
         "Tastes in the order of training"
-        rule = self.is_rule(self.model)
-        return self.tastes or [self.model.partition("/")[2] if rule else self.style]
+        named = self.is_rule(self.model) or self.persona
+        return self.tastes or [self.model.partition("/")[2] if named else self.style]
 
     def model_checks(self):
         "Check that everybody who is named exists"
@@ -225,8 +243,12 @@ class UserConfig(ChatConfig):
             f"steps_each must be above 0, so that the {len(self.tastes)} tastes can "
             "follow each other",
         )
+        yield (
+            self.model.startswith("simulator/") == bool(self.persona.strip()),
+            "simulator/RUN plays a persona: give user.persona, and to no other model",
+        )
         names = [*TASTES, *CONTROLS] if rule else [*STYLES, *ALIASES]
-        for name in self.sequence:
+        for name in self.sequence if not self.persona else ():
             yield (
                 name in names,
                 f"no {'taste' if rule else 'style'} {shorten(name)!r}.{near_miss(name, names)}",
@@ -255,8 +277,8 @@ def make_user(
     taste = taste or config.sequence[0]
     if config.is_rule(config.model):
         return _RuleUser(taste)
-    return _ChatUser(
-        taste,
+    return (_PersonUser if config.persona else _ChatUser)(
+        config.persona or taste,
         client or config.client(config.model, ledger),
         max_tokens=config.max_tokens,
         temperature=config.temperature,

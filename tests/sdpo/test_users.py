@@ -193,6 +193,55 @@ def test_a_server_is_asked_concurrently_and_what_fails_is_nan():
         assert run_sync(make_user(config)(many(40))) == found
 
 
+def test_a_trained_simulator_is_a_user_by_name(tmp_path):
+    pytest.importorskip("torch", reason="needs torch: a simulator runs in this process")
+    from humanlm.alignment.contract import contract
+    from humanlm.alignment.simulator import Simulator
+    from humanlm.hierarchy.prompts import HierarchyConfig
+    from humanlm.models.checkpoints import make_model, save_model
+    from humanlm.models.config import ModelConfig
+    from humanlm.training.sampling import RolloutConfig, Sampling
+
+    texts = [
+        f"the {a} {b} is {c}"
+        for a in ("night", "city")
+        for b in ("tram", "market", "bridge")
+        for c in ("fine", "late", "loud")
+    ]
+    config = ModelConfig(hidden=32, heads=2, kv_heads=2, mlp=64, vocab=500)
+    asked = HierarchyConfig(
+        levels=["stance", "response"], thinking="off", response_tokens=20, state_tokens=8
+    )
+    loaded = make_model(
+        config, texts, [f"<{slash}{n}>" for n in ("stance", "response") for slash in ("", "/")]
+    )
+    folder = save_model(
+        *loaded, tmp_path / "tram", contract(config, asked, RolloutConfig(), "humanlm", "politics")
+    )
+    exchange = Exchange(TALK, "the city market is loud", 7)
+    user = make_user(
+        UserConfig(f"simulator/{folder}", persona="clips coupons", temperature=0.9, max_tokens=20)
+    )
+    [reaction] = run_sync(user([exchange]))
+    said = [
+        ("HUMAN", "How do I boil an egg?"),
+        ("Assistant", "In water."),
+        ("HUMAN", "For how long?"),
+        ("Assistant", "the city market is loud"),
+    ]
+    alone = Simulator(folder, "clips coupons", sampling=Sampling(0.9, seed=7)).reply(
+        said, states=False
+    )
+    assert (
+        reaction == Reaction(alone.text.strip(), "", reaction.tokens, f"simulator/{folder}")
+        and reaction.text
+    )
+    assert (
+        reaction.tokens > 20
+        and run_sync(user([exchange, exchange._replace(seed=8)]))[0] == reaction
+    )
+
+
 # ---- settings
 
 
