@@ -11,7 +11,6 @@ import humanlm.train
 from humanlm.alignment.contract import load_policy
 from humanlm.alignment.modes import (
     MODES,
-    _PrefixMap,
     hierarchy_of,
     training_rows,
 )
@@ -210,22 +209,6 @@ def test_prefixes_in_prompts_are_texts_that_scored_well_before(run, tokenizer):
                     (value, t.fields[t.level], t.step)
                 )
     assert used > 0, "no level beyond the first was ever asked: nothing was tested"
-
-
-@pytest.mark.long
-def test_the_map_is_part_of_every_checkpoint(run):
-    for checkpoint in (run / "checkpoints" / "prefix-chaining").iterdir():
-        states = _PrefixMap(HierarchyConfig(**TINY["hierarchy"]).load())
-        states.load(checkpoint / "prefixes.json")
-        rewards = [entry.reward for entry in states.entries.values()]
-        assert rewards and min(rewards) >= 0.1
-    logged = [
-        line
-        for line in read_jsonl(run / "metrics.jsonl")
-        if line["stage"] == "prefix-chaining" and "prefixes/stance" in line
-    ]
-    sizes = [line["prefixes/stance"] for line in logged]
-    assert len(sizes) == STEPS and sizes == sorted(sizes)
 
 
 # ---- afterwards

@@ -16,13 +16,6 @@ def states(threshold=0.9):
     return _PrefixMap(Hierarchy(levels), ORDER)
 
 
-def offered(*entries):
-    found = states()
-    for reward, step, text in entries:
-        found.offer(_Entry("stance", "e1", text, reward, step))
-    return found.entries["stance", "e1"]
-
-
 # ---- what enters (acceptance 6)
 
 
@@ -39,20 +32,6 @@ def offered(*entries):
 )
 def test_nothing_below_the_threshold_and_nothing_empty_enters(reward, text, enters):
     assert states().offer(_Entry("stance", "e1", text, reward, 0)) is enters
-
-
-@pytest.mark.parametrize(
-    "entries,kept",
-    [
-        ([(0.9, 1, "a"), (1.0, 2, "b")], "b"),
-        ([(1.0, 1, "a"), (0.9, 2, "b")], "a"),
-        ([(1.0, 1, "a"), (1.0, 2, "b")], "b"),
-        ([(1.0, 2, "a"), (1.0, 1, "b")], "a"),
-        ([(1.0, 1, "a"), (0.95, 2, "b"), (0.1, 3, "c")], "a"),
-    ],
-)
-def test_best_ever_and_the_newest_among_equals(entries, kept):
-    assert offered(*entries).field == kept
 
 
 # ---- which row is asked
@@ -88,19 +67,3 @@ def test_the_rule_of_choice():
 
 
 # ---- on disk
-
-
-def test_saved_and_loaded_it_is_the_same(tmp_path):
-    found = with_stances("e1", "e2")
-    found.offer(
-        _Entry("emotion", "e1", 'hostile "text"\n</emotion>\ud800 ü', 0.95, 7, (("stance", "a"),))
-    )
-    path = found.save(tmp_path / "prefixes.json")
-    again = states()
-    again.load(path)
-    assert again.entries.keys() == found.entries.keys()
-    emotion = again.entries["emotion", "e1"]
-    assert emotion[:2] == found.entries["emotion", "e1"][:2]
-    assert emotion.before == (("stance", "a"),)
-    assert again.save(tmp_path / "again.json").read_bytes() == path.read_bytes()
-    assert not list(tmp_path.glob("*.tmp*"))

@@ -8,7 +8,7 @@ import pytest
 from pages import read
 
 from humanlm.alignment.evaluation import Evaluation
-from humanlm.alignment.sections import SECTIONS, statement
+from humanlm.alignment.sections import SECTIONS
 from humanlm.core.basics import atomic_write, to_json, write_jsonl
 from humanlm.core.records import Example, Message, Persona
 from humanlm.core.trajectory import Score
@@ -155,32 +155,6 @@ def hostile(tmp_path_factory) -> str:
 
 
 # ---- what the page says
-
-
-@pytest.mark.parametrize(
-    "config, said, unsaid",
-    [
-        (
-            {"judge": {"model": "rule"}, "test_judge": {"model": "oracle"}},
-            "Rewards in training came from another judge: rule",
-            "have the same judge",
-        ),
-        (
-            {"judge": {"model": "rule"}, "test_judge": {"model": "rule"}},
-            "Training and test have the same judge",
-            "another judge",
-        ),
-        ({"judge": {"model": "rule"}}, "Training and test have the same judge", "another judge"),
-        (
-            {"judge": {"model": "openai/x"}, "test_judge": {"model": "anthropic/y"}},
-            "Judge: the model anthropic/y",
-            "have the same judge",
-        ),
-    ],
-)
-def test_it_says_which_judge_the_numbers_come_from(config, said, unsaid):
-    text = " ".join(statement(config))
-    assert said in text and unsaid not in text
 
 
 def test_it_opens_with_what_the_run_was(page):

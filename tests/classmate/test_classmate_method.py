@@ -4,16 +4,13 @@ import copy
 import math
 
 import pytest
-import torch
 
 from humanlm.classmate.classmates import AnswerRewardConfig, Classmate, ClassmateConfig
 from humanlm.classmate.method import (
     AnswerScorer,
-    ReasoningRollout,
     ResponseReader,
     _classmate_advantage,
     classmate_method,
-    make_classmates,
 )
 from humanlm.clients.client import ScriptedClient
 from humanlm.core.basics import run_sync
@@ -175,19 +172,6 @@ def test_shuffled_classmates_read_about_another_question(made):
     assert len(done) == 8 and len(client.requests) == 4
 
 
-def test_own_weights_are_those_of_the_start(made):
-    model = copy.deepcopy(made.model)
-    (mate,) = make_classmates(ClassmateConfig(["initial"], max_tokens=4), model, made.tokenizer)
-
-    def weight(model):
-        return model.lm_head.weight.flatten()[0].item()
-
-    with torch.no_grad():
-        model.lm_head.weight.add_(1.0)
-    assert weight(model) - weight(mate.client.loaded.model) == pytest.approx(1, abs=1e-5)
-    assert mate.client.cache is None
-
-
 # ---- what answers are paid for
 
 
@@ -217,20 +201,3 @@ def test_what_a_weaker_judge_sees_is_taken_off_and_where_it_fails_nothing_is_kno
     )
     found = scored_by(config, judge=rated(10, 10), weak=rated(1, "none"))
     assert found[0] == 10.0 and math.isnan(found[1])
-
-
-def test_an_unfinished_response_is_wrong_by_rule_and_unknown_to_a_judge(made):
-    for verifier, known in (("gsm8k", True), ("sycophancy", False)):
-        rollout = ReasoningRollout(
-            ClassmateConfig(),
-            [],
-            ResponseReader(ClassmateConfig(), made.tokenizer),
-            AnswerScorer(
-                AnswerRewardConfig("scripted/judge", verifier=verifier),
-                {"judge": ScriptedClient(lambda request: "RATING: 5", "scripted/judge")},
-            ),
-        )
-        value = run_sync(
-            rollout.scored(rows_of(1)[:1], [Script(made.tokenizer).encode(TEXTS[3])], 0)
-        ).values[0][0]
-        assert value == 0.0 if known else math.isnan(value)

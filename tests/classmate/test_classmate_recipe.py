@@ -12,14 +12,8 @@ from humanlm.classmate.method import ReasoningRollout, ResponseReader
 from humanlm.classmate.recipe import _foretold, _task_row
 from humanlm.classmate.tasks import (
     TASK_KINDS,
-    TOYS,
-    _parts,
-    _PrepareTasks,
-    load_tasks,
     read_tasks,
-    toy_tasks,
 )
-from humanlm.classmate.verifiers import VERIFIERS
 from humanlm.clients.client import ScriptedClient
 from humanlm.core.basics import ConfigError, DataError, run_sync
 from humanlm.core.commands import main as command
@@ -89,23 +83,6 @@ def test_a_run_measures_answers_classmates_and_controls(trained):
     assert sum("reasoning/whole" in line and "classmate/answered" in line for line in lines) == 2
 
 
-@pytest.mark.parametrize("kind", TOYS)
-def test_made_up_questions_are_answered_as_they_say_and_no_part_shares_one(kind):
-    parts = [toy_tasks(kind, 100, seed) for seed in (2, 3, 4)]
-    assert sum(map(len, parts)) == len({task.question for part in parts for task in part}) == 300
-    for task in parts[0]:
-        assert VERIFIERS[task.verifier](task.gold, task.gold).value == 1
-        assert (
-            task.true_steps(task.written) == 1
-            and task.true_steps(task.vague) == task.true_steps(task.swayed) == 0
-            and math.isnan(task._replace(written="").true_steps("1"))
-        )
-        assert not task.hinted or VERIFIERS[task.verifier](task.hinted, task.gold).value == (
-            task.kind == "hint is right"
-        )
-        assert task.gold not in task.vague
-
-
 def row(question, gold="4", source="gsm8k"):
     return {
         "data_source": source,
@@ -116,50 +93,6 @@ def row(question, gold="4", source="gsm8k"):
 
 def written(path, rows):
     return path.write_text("".join(json.dumps(r) + "\n" for r in rows)) and path
-
-
-def test_rows_of_a_file_are_split_and_doubled_questions_are_refused(tmp_path):
-    rows = [row(f"{i} + 0?", str(i)) for i in range(40)]
-    _, s = read_settings(
-        [
-            "--run.recipe",
-            "classmate",
-            "--tasks.train",
-            str(written(tmp_path / "a.jsonl", rows)),
-            "--tasks.test_n",
-            "5",
-        ]
-    )
-    found = load_tasks(s)
-    assert (
-        len(found["test"]) == 5
-        and len(found["train"]) == 35
-        and not {t.question for t in found["test"]} & {t.question for t in found["train"]}
-    )
-    both = s.changed(tasks={"held_out": str(written(tmp_path / "b.jsonl", rows[:3]))})
-    with pytest.raises(DataError, match="in training and held out"):
-        load_tasks(both)
-
-
-@pytest.mark.parametrize(
-    "bad, message",
-    [
-        (row("x?", source="gsm9k"), "gsm8k"),
-        (row("x?", source="sycophancy"), "judge.model"),
-        (row("x?", "x"), "none for gsm8k"),
-    ],
-)
-def test_what_nobody_can_judge_is_said_before_a_run_begins(tmp_path, capsys, bad, message):
-    rows = [row(f"{i} + 0?", str(i)) for i in range(20)] + [bad]
-    assert (
-        train(
-            tmp_path,
-            "--dry-run",
-            **{"tasks.train": written(tmp_path / "a.jsonl", rows), "classmate.models": "[initial]"},
-        )
-        == 2
-    )
-    assert message in capsys.readouterr().err and not (tmp_path / "tiny").exists()
 
 
 @pytest.mark.parametrize(
@@ -277,25 +210,6 @@ def test_preparing_counts_what_is_left_out_and_writes_all_or_nothing(tmp_path, c
         != 0
         and not (tmp_path / "none").exists()
     )
-
-
-@pytest.mark.parametrize(
-    "dialogue, question",
-    [
-        ("\n\nHuman: One.\n\nTwo.\n\nAssistant: Yes.", "One.\n\nTwo."),
-        ("\n\nHuman: One.\n\nHuman: Two.\n\nAssistant: Yes.", "One."),
-        ("\n\nHuman: Is Human: a label?\n\nAssistant: Yes.", "Is Human: a label?"),
-        ("\n\nAssistant: Hello.\n\nHuman: Hi.", "Hi."),
-        ("\n\nHuman: \n\nAssistant: What?\n\nHuman: Later.", None),  # no first turn
-        ("Somebody wrote this.", None),
-    ],
-)
-def test_a_first_turn_ends_where_the_next_begins(tmp_path, dialogue, question):
-    c = _PrepareTasks(str(written(tmp_path / "a.jsonl", [{"transcript": dialogue}])))
-    parts = list(_parts(TASK_KINDS["anthropic_hh_rlhf"], c))
-    questions = [row["prompt"][0]["content"] for _, _, rows in parts for row in rows]
-    assert questions == ([question] if question else [])
-    assert parts[0][1].counts["empty turn of a person"] == (question is None)
 
 
 def test_monitors_foretell_what_the_judge_will_say(tmp_path):

@@ -46,21 +46,6 @@ def test_the_fixtures_of_the_spec(row, keep, text, mask):
     )
 
 
-@pytest.mark.parametrize(
-    "row, told",
-    [
-        (["<think>", "</think>", " out"], ("empty", 1, 1, 2)),
-        (["</think>", "</think>"], ("empty", 0, 0, 1)),
-        (["<think>", " a", "<think>", " b", "</think>", " c", "</think>"], ("whole", 1, 4, 5)),
-        (["</think>", "<think>", " a", "</think>", " out"], ("whole", 2, 3, 4)),
-        (["<think>"], ("unfinished", 1, 1, 1)),
-    ],
-)
-def test_missing_doubled_and_crossed_marks_have_a_defined_result(row, told):
-    span = read(row)
-    assert (span.status, span.start, span.stop, span.output) == told
-
-
 def test_tokens_and_letters_agree_however_marks_are_cut():
     rng, marks = random.Random(0), (START_MARK, END_MARK)
     letters = sorted({*START_MARK, *END_MARK, "\n", " ", "x", "."})

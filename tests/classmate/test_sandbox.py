@@ -83,69 +83,6 @@ def test_the_service_with_its_settings_gives_the_published_answers(box, monkeypa
         assert found.results == [1, 0] and min(found.runtimes) >= 0
 
 
-@pytest.mark.parametrize(
-    "program, given, output, passed, ran",
-    [
-        ("print(input())", "a", "a", 1, True),
-        ("raise SystemExit", "", "", 1, True),
-        ("while True: pass", "", "", 0, False),
-        ("import atexit; atexit.register(print, 5)", "", "5", 1, True),
-        (
-            "from dataclasses import dataclass\n@dataclass\nclass A:\n    x: int\nprint(A(1).x)",
-            "",
-            "1",
-            1,
-            True,
-        ),
-        ("from threading import Thread\nThread(target=lambda: print(7)).start()", "", "7", 1, True),
-    ],
-)
-def test_programs_that_print(box, program, given, output, passed, ran):
-    found = box.score(program, [{"input": given, "output": output}])
-    assert found.results == [passed] and (found.runtimes[0] >= 0) is ran
-
-
-@pytest.mark.parametrize(
-    "program, test, passed",
-    [
-        ("x = (1, [2.5], {'a': {3}})", "assert x == (1, [2.5], {'a': {3}})", 1),
-        ("x = [1]", "assert x == (1,)", 0),
-        ("x = 1", "assert x is True", 0),
-        ("def f(n): return True", "assert not f(3)", 0),
-        ("def f(): return .1 + .2", "assert abs(f() - .3) < 1e-6", 1),
-        (
-            "def f(n): return n",
-            "def check(candidate):\n    assert candidate(1) == 1\n    assert "
-            "candidate(2) == 2\ncheck(f)",
-            1,
-        ),
-        (
-            "def f(n): return 1",
-            "def check(candidate):\n    assert candidate(1) == 1\n    assert "
-            "candidate(2) == 2\ncheck(f)",
-            0,
-        ),
-        ("def f(n): return n", "for n in range(3): assert f(n) == n", 1),
-        ("def f(): raise ValueError", "try: f()\nexcept ValueError: pass\nelse: assert False", 1),
-        (
-            "class S:\n    def __init__(self): self.a = []\n    def push(self, x): "
-            "self.a.append(x)",
-            "s = S()\ns.push(3)\nassert s.a == [3]",
-            1,
-        ),
-        ("from collections import Counter\nx = Counter('aab')", "assert x == {'a': 2, 'b': 1}", 1),
-        ("x = object()", "assert x == 1", 0),
-        ("x = []; x.append(x)", "assert x == []", 0),
-        ("x = 3", "assert x == y", 0),
-        ("x = frozenset([1])", "assert x == {1}", 1),
-        ("x = 4", "assert 1e-6 > abs(4 - x)", 1),
-        ("x = 4", "assert abs(x - 3) < 1", 0),
-    ],
-)
-def test_what_a_statement_asks_is_compared_as_python_would(box, program, test, passed):
-    assert box.score(program, [test]).results == [passed]
-
-
 # ---------------------------------------------------------------- the red team: resources
 
 
@@ -571,29 +508,6 @@ def post(url, body, **headers):
             return answer.status, json.loads(answer.read())
     except urllib.error.HTTPError as e:
         return e.code, e.read().decode()
-
-
-@pytest.mark.parametrize(
-    "where, body, status",
-    [
-        ("", {"program": "", "tests": ["x"]}, 200),
-        ("_stdio", {"program": "", "tests": [{"input": "", "output": ""}]}, 200),
-        ("", {"program": "", "tests": "__import__('os').abort()"}, 400),
-        ("", {"program": "", "tests": ["x"] * 1001}, 400),
-        ("", {"program": "", "tests": ["x"], "max_execution_time": 1e9}, 400),
-        ("", b'{"program": "", "tests": ["x"], "max_execution_time": NaN}', 400),
-        ("", b"[" * 9000, 400),
-        ("", b" " * 5_000_001, 413),
-        ("", {"program": "fail", "tests": ["x"]}, 500),
-        ("_x", {}, 404),
-    ],
-)
-def test_requests_that_cannot_be_answered_say_why(where, body, status):
-    with serving_app(_make_sandbox_app(Scripted())) as url:
-        found, answer = post(f"{url}/test_program{where}", body)
-        assert found == status and (
-            answer["results"] == [1] if status == 200 else "message" in answer
-        )
 
 
 def test_names_of_others_and_wrong_keys_are_sent_away():

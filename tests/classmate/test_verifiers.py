@@ -192,28 +192,6 @@ def test_hostile_answers_take_linear_time_and_have_a_verdict(name):
 
 
 @pytest.mark.parametrize(
-    "text, number",
-    [
-        (r"\boxed{12 \text{ m}^2}", 12),
-        (r"\boxed{3\frac{1}{2}}", Fraction(7, 2)),
-        (r"\boxed{3 1/2}", Fraction(7, 2)),
-        (r"\boxed{\frac12}", Fraction(1, 2)),
-        (r"\boxed{2 \times 10^3}", 2000),
-        (r"\boxed{1.5 \cdot 10^{-2}}", Fraction(3, 200)),
-        (r"\boxed{18_{10}}", 18),
-        (r"\boxed{18 \text{ dollars per 2 hours}}", 18),
-        (r"\boxed{x = 5}", 5),
-        ("The answer is 1 000 000", 10**6),
-        ("The answer is 1\u202f234\u202f567.", 1234567),
-        ("x=-5", -5),
-        ("from 12 to -7", -7),
-    ],
-)
-def test_units_powers_mixed_numbers_and_ranges_are_read_as_people_mean_them(text, number):
-    assert _verify_number(text, str(number)).value == 1
-
-
-@pytest.mark.parametrize(
     "text, letter",
     [
         ("The answer is a matter of debate, but I choose (C)", "C"),
@@ -272,51 +250,6 @@ def test_what_only_looks_like_the_gold_answer_is_wrong(name, answer, gold):
     pytest.importorskip("math_verify")
     assert VERIFIERS[name](answer, gold).value == 0
     assert VERIFIERS[name](gold, gold).value == 1
-
-
-@pytest.mark.parametrize(
-    "answer, gold",
-    [
-        ("The final answer is **73**.", "73"),
-        ("The answer is:\n\\[\n73\n\\]", "73"),
-        (r"\boxed{9\;500}", "9500"),
-        ("**Answer**: 72 (that is 3 boxes of 24)", "72"),
-        ("The answer is $1.2 million.", "1200000"),
-        (r"\boxed{1.5 \text{ thousand km}}", "1500"),
-        ("The answer is 3,5 kg.", "3.5"),
-        ("The answer is 1.5 × 10³.", "1500"),
-        (r"\boxed{3½}", "3.5"),
-        (r"\boxed{\text{approximately } 12.5\%}", "12.5"),
-        ("The answer is -$12.", "-12"),
-        ("The area is 18 cm².", "18"),
-        (r"\boxed{10 cm^2}", "10"),
-        ("The answer is 18k.", "18000"),
-        ("3.5k dollars", "3500"),
-        (r"So \begin{aligned} x &= 3+4 \\ &= 7 \end{aligned}", "7"),
-        ("\\[\n\\begin{align*}\nx &= 3+4 \\\\\n&= 7.\n\\end{align*}\n\\]", "7"),
-    ],
-)
-def test_right_answers_are_right_however_they_are_laid_out(answer, gold):
-    pytest.importorskip("math_verify")
-    assert [VERIFIERS[name](answer, gold).value for name in ("gsm8k", "math")] == [1, 1]
-
-
-@pytest.mark.parametrize(
-    "answer, gold, value",
-    [
-        ("The answer is 12 = 3 * 4.", "12", 1),
-        (r"\boxed{12 = 3\cdot 4}", "12", 1),
-        (r"\boxed{12 = \text{total}}", "12", 1),
-        ("The answer is 3 * 4 = 12 = 2 * 6.", "12", 1),
-        (r"\boxed{5 = x}", "5", 1),
-        ("So it is 3 * 4 = 12 apples", "12", 1),
-        (r"\boxed{3 = 2 + x}", "2", 0),
-        ("The answer is 13 = 3 * 4.", "13", 0),
-    ],
-)
-def test_an_equation_is_worth_what_its_sides_say(answer, gold, value):
-    pytest.importorskip("math_verify")
-    assert [VERIFIERS[name](answer, gold).value for name in ("gsm8k", "math")] == [value] * 2
 
 
 @pytest.mark.parametrize(

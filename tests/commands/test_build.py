@@ -32,8 +32,6 @@ from humanlm.data.selection import MEANING
 from humanlm.data.splits import check_leakage, quoted_share
 
 ROOT = Path(__file__).resolve().parents[2]
-DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="HUMANLM_DATA names no folder")
 WORDS = (
     "tea rain bike shed garden street lamp early late quiet loud never always maybe thanks "
     "fix paint wait"
@@ -228,31 +226,6 @@ def test_no_prompt_names_the_user(tmp_path, source):
         assert e.user_id.lower() not in json.dumps(prompt(e, "response", HierarchyConfig())).lower()
 
 
-def test_prompts_and_targets_agree_about_thoughts(tmp_path):
-    built = build(
-        settings(
-            tmp_path,
-            forum(150),
-            sets=["sft", "thinking_sft"],
-            hierarchy={"variant": "hetero", "thinking": "hetero"},
-        )
-    )
-
-    def asks(name):
-        return {"Think first" in r["prompt"][0]["content"] for r in table(built.folder, name)}
-
-    def has(name):
-        return {"<think>" in r["generation"]["content"] for r in table(built.folder, name)}
-
-    for split in ("train", "val", "test"):
-        assert asks(f"sft/{split}") == has(f"sft/{split}") == {False} and asks(
-            f"thinking_sft/{split}"
-        ) == {True}
-    assert has("thinking_sft/train") == has("thinking_sft/val") == {True} and has(
-        "thinking_sft/test"
-    ) == {False}
-
-
 def test_rows_ask_as_training_does(tmp_path):
     from humanlm.hierarchy.prompts import parts_text, prompt
 
@@ -272,16 +245,6 @@ def test_rows_ask_as_training_does(tmp_path):
 
 
 # ---- the same bytes
-
-
-def test_the_order_of_rows_does_not_matter(tmp_path):
-    rows = forum()
-    rows += [*rows[:5], rows[7] | {"metadata": {"score": 99}}, rows[9] | {"user_id": "[deleted]"}]
-    (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
-    one = build(settings(tmp_path / "a", rows, sets=["rl", "sft", "thinking_sft"]))
-    random.Random(1).shuffle(rows)
-    two = build(settings(tmp_path / "b", rows, sets=["rl", "sft", "thinking_sft"]))
-    assert content(one.folder) == content(two.folder)
 
 
 def test_a_killed_process_leaves_nothing_and_starts_again(tmp_path):
@@ -465,62 +428,7 @@ def log(n=240):
     ]
 
 
-LOG = dict(
-    source="threads",
-    columns={"thread": "room", "id": "nr", "user": "who", "text": "say", "parents": "re"},
-    min_comments=2,
-    known_users=False,
-)
-
-
-def test_odd_lines_of_a_log_are_counted_and_nobody_is_called_deleted(tmp_path):
-    rows = log()
-    for i in range(1, 240, 16):
-        rows[i]["who"] = ("[deleted]", "NA", "", None)[i // 16 % 4]  # replies, not posts
-    rows[21]["say"], rows[30]["say"] = "[removed]", 7
-    lines = [json.dumps(r).encode() for r in rows] + [
-        b"{broken",
-        b'{"room": 11, "nr": 999, "who": "p_1", "say": "caf\xe9"}',
-        json.dumps(rows[5]).encode(),
-    ]
-    (tmp_path / "rows.jsonl").write_bytes(b"\n".join(lines))
-    built = build(settings(tmp_path, None, **LOG, persona={"least": 1}))
-    met, fates = outcome(built.folder)
-    assert {
-        k: met[k] for k in ("broken JSON", "wrong encoding", "unreadable line", "id given twice")
-    } == {"broken JSON": 1, "wrong encoding": 1, "unreadable line": 1, "id given twice": 1}
-    assert met["unknown author"] >= 12
-    assert sum(fates.values()) + sum(n for k, n in met.items() if k not in NOTES) == len(lines)
-    assert not {"", "[deleted]", "NA", "None"} & {e.user_id for e in load_examples(built.folder)}
-
-
 # ---- choices
-
-
-def test_given_and_fixed_personas(tmp_path):
-    rows = [
-        r | {"persona": json.dumps({"interests": [f"likes {r['user_id']}"] * 12})}
-        for r in forum(150)
-    ]
-    given = load_examples(
-        build(settings(tmp_path, rows, "given", persona={"model": "given"})).folder / "examples"
-    )
-    assert all(
-        e.persona.fields["interests"][0] == "likes HUMAN" and not e.persona.evidence_ids
-        for e in given
-    )
-    fixed = load_examples(
-        build(
-            settings(tmp_path, None, "fixed", persona={"fixed": "Someone who talks to a machine."})
-        ).folder
-        / "examples"
-    )
-    assert {e.persona.text for e in fixed} == {"Someone who talks to a machine."} and len(
-        fixed
-    ) > len(given) - 20
-    thin = [r | {"persona": json.dumps({"interests": ["one"]})} for r in forum(150)]
-    with pytest.raises(DataError, match="thin persona"):
-        build(settings(tmp_path, thin, "thin", file="thin.jsonl", persona={"model": "given"}))
 
 
 def test_the_published_division_of_chats_is_written_and_named_as_a_leak(tmp_path):
@@ -720,26 +628,3 @@ def test_questions_hold_hostile_text_as_text():
 
 
 # ---- real data
-
-
-@needs_data
-def test_comments_under_videos_are_built_as_the_page_says(tmp_path):
-    "Comments under videos: the last one tests, nearly nobody there trains, most are unknown"
-    import shlex
-
-    page = json.loads((ROOT / "nbs/howto/02_own_data.ipynb").read_text())
-    text = "\n".join("".join(c["source"]) for c in page["cells"]).replace("\\\n", " ")
-    words = shlex.split(next(x for x in text.splitlines() if "humanlm data youtube" in x))
-    places = {
-        "comments.jsonl": str(DATA / "youtube_comments" / "comments.jsonl"),
-        "data/videos": str(tmp_path / "out"),
-    }
-    assert main([places.get(word, word) for word in words[2:]]) == 0
-    examples = load_examples(tmp_path / "out" / "examples")
-    videos = {
-        split: {e.context_id for e in examples if e.split == split} for split in ("train", "test")
-    }
-    assert videos == {"train": {"Psy", "Shakira"}, "test": {"KatyPerry"}}
-    unknown = sum(not persona_text(e.persona) for e in examples)
-    card = (tmp_path / "out" / "README.md").read_text()
-    assert f"Rows without a persona: {unknown}." in card and unknown > 0.9 * len(examples)

@@ -185,33 +185,6 @@ def test_as_many_passes_as_the_published_training_makes(tmp_path, capsys):
     assert max(row["step"] for row in read_jsonl(tmp_path / "runs/p/metrics.jsonl")) == 8
 
 
-def test_a_folder_is_counted_and_records_without_text_are_left_out(tmp_path, capsys):
-    for i, pair in enumerate(fresh_pairs("tomi", 12, seed=5)):
-        row = result(pair) | ({"story": "[]"} if i == 1 else {})
-        (tmp_path / f"{i:02}.json").write_text(json.dumps(row))
-    with chdir(tmp_path):
-        assert main(["data", "parser", "--parser.source=.", "--parser.out=out"]) == 0
-        told = capsys.readouterr()
-        assert "01.json: not a result: story is empty" in told.err
-        assert "9 learnt" in told.out and "1 dropped, not a result" in told.out
-        assert (
-            main(
-                [
-                    "train",
-                    "--run.recipe",
-                    "parser",
-                    "--parser.source=.",
-                    "--sft.batch=4",
-                    "--dry-run",
-                ]
-            )
-            == 0
-        )
-        assert "9 records: 3 steps of 4 rows, 1 pass" in capsys.readouterr().out
-        assert main(["data", "parser", "--parser.source=00.json"]) == 2
-        assert "is no folder" in capsys.readouterr().err
-
-
 @pytest.mark.long
 def test_results_are_complete(trained):
     folder, _argv = trained
@@ -344,19 +317,3 @@ def test_folders_can_be_the_source(tmp_path):
             == 0
         )
     assert len(read_jsonl(tmp_path / "sets/train.jsonl")) == 54
-
-
-@pytest.mark.parametrize(
-    "argv, complaint",
-    [
-        (["trian"], "Did you mean"),
-        (["data", "parser", "--parser.source", "nowhere"], "no folder"),
-        (["train", "--run.recipe", "parser", "--parser.style", "long"], "style"),
-        (["train", "--run.recipe", "parser", "--parser.held_out", "1.5"], "held_out"),
-    ],
-)
-def test_mistakes_are_explained(tmp_path, capsys, argv, complaint):
-    more = ["--run.name", "x", "--parser.stories", "5"] if len(argv) > 1 else []
-    with chdir(tmp_path):
-        assert main([*argv, *more]) == 2
-    assert complaint in capsys.readouterr().err

@@ -24,7 +24,6 @@ from humanlm.models.checkpoints import (
     save_model,
 )
 from humanlm.models.config import ModelConfig
-from humanlm.serving.card import HubConfig, model_card
 from humanlm.training.sampling import RolloutConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -263,37 +262,6 @@ def test_the_command_says_what_is_missing(run, args, said, monkeypatch, capsys):
 
     monkeypatch.chdir(run.parent.parent)
     assert main(args) == 2 and said in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "name, recorded, base",
-    [
-        ("runs/first/models/humanlm", ..., None),
-        ("runs/first", ..., None),
-        ("models/tram", ..., None),  # a folder beside the run's
-        ("./models/tram", ..., None),
-        ("../models/tram", ..., None),
-        ("/scratch/models/tram", ..., None),
-        ("~/models/tram", ..., None),
-        ("C:\\models\\tram", ..., None),
-        ("checkpoints\\tram", ..., None),
-        ("gone/tram", None, None),  # the run has written down that it was a folder
-        ("Qwen/Qwen3-0.6B", ..., "Qwen/Qwen3-0.6B"),
-        ("gpt2", "gpt2", "gpt2"),
-    ],
-)
-def test_a_card_names_a_base_on_the_hub_or_none(run, tmp_path, monkeypatch, name, recorded, base):
-    home = tmp_path / "home" / "runs" / "mini"
-    shutil.copytree(run, home)
-    (tmp_path / "home" / "models" / "tram").mkdir(parents=True)
-    config = (run / "config.yaml").read_text().replace("name: tiny", f"name: {json.dumps(name)}")
-    (home / "config.yaml").write_text(config.replace(str(run), str(home)))
-    more = {} if recorded is ... else {"base_model": recorded}
-    atomic_write(home / "run.json", json.dumps({"seed": 3} | more))
-    monkeypatch.chdir(tmp_path)
-    card = model_card(home / "models/base", HubConfig(repo="me/tram", licence="mit"))
-    assert yaml.safe_load(card.split("---\n")[1]).get("base_model") == base
-    assert base or name not in card
 
 
 # ---- checkpoints

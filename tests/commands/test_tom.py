@@ -14,20 +14,19 @@ from pathlib import Path
 
 import pytest
 import warm
-from clock import virtual
 from server import run_under_kills, serving
 
 import humanlm.clients.names
-from humanlm.clients.client import Client, ScriptedClient
+from humanlm.clients.client import ScriptedClient
 from humanlm.clients.names import scripts
-from humanlm.clients.protocol import ChatReply, LLMError
+from humanlm.clients.protocol import LLMError
 from humanlm.core.commands import main
 from humanlm.social.answers import memory_answer, to_context
 from humanlm.social.contexts import read_context
 from humanlm.social.generation import generate
 from humanlm.social.language import read_question
 from humanlm.social.parsing import StoredParser, SymbolicParser
-from humanlm.tom.answers import AnswerConfig, Asker, _debate, ways
+from humanlm.tom.answers import AnswerConfig, Asker, ways
 from humanlm.tom.contexts import write_stories
 from humanlm.tom.runs import Respondent, answer_all, read_outcomes
 from humanlm.tom.sets import benchmarks
@@ -197,53 +196,6 @@ def test_a_run_without_answers_does_not_keep_others_from_being_compared(own, tmp
 # ---- people who are asked
 
 
-def test_whoever_joined_late_remembers_nothing_from_before(tmp_path):
-    from humanlm.social.presence import read_dialogue
-
-    text = (
-        "Ira: We bake a surprise cake for Bo.\nTom: Fine, Ira.\n(Bo joins)\nBo: "
-        "Hello.\nIra: The deadline is June 3rd.\nTom: I know."
-    )
-    b = benchmarks["confaide"]
-    item = next(
-        iter(
-            b.items(
-                {
-                    "index": "1",
-                    "tier": "4",
-                    "head": "surprise cake, June 3rd",
-                    "text": text + "<END>",
-                }
-            )
-        )
-    )
-    model = ScriptedClient(
-        lambda r: said("June 3rd" if "cake" not in str(r.messages) else "cake, June 3rd")
-    )
-    given = asyncio.run(
-        ways["simulation"](Asker(model, b, AnswerConfig()), item, read_dialogue(text).context())
-    )
-    asked = {
-        str(r.messages).partition("You are ")[2][:3].strip(". "): str(r.messages)
-        for r in model.requests
-    }
-    assert (
-        len(model.requests) == 4
-        and not given.notes
-        and "cake" in asked["Ira"]
-        and "cake" in asked["Tom"]
-    )
-    assert (
-        "cake" not in asked["Bo"]
-        and "June 3rd" in asked["Bo"]
-        and "Write only what is asked for." in asked["Bo"]
-    )
-    assert (
-        "What each person would say" in model.requests[-1].messages[-1]["content"]
-        and "Bo: June 3rd" in model.requests[-1].messages[-1]["content"]
-    )
-
-
 # ---- baselines and the ceiling
 
 
@@ -340,35 +292,6 @@ def test_a_killed_run_goes_on_and_leaves_no_trace(own, tmp_path):
         assert (folder / name).read_bytes() == (whole / name).read_bytes(), name
 
 
-def test_a_rerun_with_the_rule_backend_is_byte_identical(own, tmp_path):
-    for out in ("a", "b"):
-        assert (
-            run(
-                "hitom",
-                f"--tom.file={own}",
-                "--tom.mode=context",
-                "--model.name=memory",
-                out=tmp_path / out,
-            )
-            == 0
-        )
-    a, b = (tmp_path / out / "hitom-context-memory-symbolic" for out in "ab")
-    for name in ("answers.jsonl", "report.md", "results.json", "mismatches.csv"):
-        assert (a / name).read_bytes() == (b / name).read_bytes(), name
-    before = (a / "answers.jsonl").read_bytes()
-    assert (
-        run(
-            "hitom",
-            f"--tom.file={own}",
-            "--tom.mode=context",
-            "--model.name=memory",
-            out=tmp_path / "a",
-        )
-        == 0
-    )
-    assert (a / "answers.jsonl").read_bytes() == before
-
-
 def test_one_failing_question_stays_alone_and_is_asked_again(own, tmp_path, capsys, monkeypatch):
     broken = {"on": True}
 
@@ -450,19 +373,6 @@ def test_a_budget_is_one_however_often_a_run_is_killed(own, tmp_path):
     assert written <= sum(row["cost"] for row in ledger) <= 0.90
 
 
-def test_other_questions_or_settings_are_refused_in_the_same_folder(own, tmp_path, capsys):
-    words = ("hitom", f"--tom.file={own}", "--model.name=scripted/first", "--tom.name=mine")
-    assert run(*words, out=tmp_path) == 0
-    assert run(*words, "--rows.split=published", out=tmp_path) == 2
-    said_ = capsys.readouterr().err
-    assert "questions.number: 90 in the run, " in said_ and "answer" not in said_
-    assert run(*words, "--answer.max_tokens=9", out=tmp_path) == 2
-    assert "answer.max_tokens: 2048 in the run, 9 now" in capsys.readouterr().err
-    assert run(*words, "--model.concurrency=3", "--model.timeout=9", out=tmp_path) == 0
-    assert run(*words, "--answer.max_tokens=9", "--fresh", out=tmp_path) == 0
-    assert sorted(p.name for p in tmp_path.iterdir() if p.is_dir()) == ["mine", "mine.old-1"]
-
-
 # ---- contexts
 
 
@@ -505,43 +415,6 @@ def test_a_shared_text_is_parsed_once_also_when_many_questions_wait(own, tmp_pat
 
 
 # ---- ways of answering
-
-
-def asker(reply, name="hitom", **config):
-    return Asker(ScriptedClient(reply), benchmarks[name], AnswerConfig(**config))
-
-
-def one_item(own):
-    return benchmarks["hitom"].load(own).items[3]
-
-
-class Slow(Client):
-    "Answers after a while; remembers how many answers there were when each question was asked"
-
-    takes_schema = True
-
-    def __init__(self, reply, **options):
-        super().__init__("scripted/slow", **options)
-        self.reply, self.asked, self.answered, self.turns = reply, [], 0, []
-
-    async def send(self, request):
-        self.turns.append(self.answered)
-        self.asked.append(request)
-        await asyncio.sleep(0.05)
-        self.answered += 1
-        return ChatReply(self.reply(request))
-
-
-def test_a_debate_takes_four_turns_and_not_ten(own, monkeypatch):
-    slow = Slow(lambda r: said("B"))
-    given = virtual(
-        _debate(Asker(slow, benchmarks["hitom"], AnswerConfig()), one_item(own)), monkeypatch
-    )
-    assert given.answer == "B" and slow.turns == [0, 0, 0, 3, 3, 3, 6, 6, 6, 9]
-    assert [r.temperature for r in slow.asked] == [0.7] * 3 + [0.5] * 6 + [0.0]
-    assert (
-        len({(json.dumps(r.messages), r.repeat) for r in slow.asked}) == 10
-    )  # none could be taken for another in a cache
 
 
 @pytest.mark.parametrize("mode", [m for m in ways if m != "few_shot"])
@@ -627,28 +500,6 @@ def test_answers_that_are_hostile_stay_text(own, tmp_path):
 
 
 # ---- commands
-
-
-@pytest.mark.parametrize(
-    "words, said_",
-    [
-        (["eval", "tom", "hitomm"], "Did you mean 'hitom'?"),
-        (["eval", "tom", "hitom", "--tom.file=nowhere.jsonl"], "no file nowhere.jsonl"),
-        (["eval", "tom", "hitom", "--rows.promptin=VP"], "Did you mean 'prompting'?"),
-        (["eval", "tom", "hitom", "--tom.mode=debate"], "is a rule and asks nobody"),
-        (["data", "stories", "fantom"], "Unknown family"),
-    ],
-)
-def test_wrong_commands_say_what_would_be_right(words, said_, tmp_path, capsys, monkeypatch, own):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HUMANLM_DATA", str(own.parent.parent))
-    (tmp_path / "data/hi_tom").mkdir(parents=True)
-    if "hitom" in words and not any("file" in w for w in words):
-        words = [*words, f"--tom.file={own}"] if words[1] == "tom" else words
-    code = main(words)
-    shown = capsys.readouterr()
-    assert said_ in shown.err + shown.out and code == (0 if not words else 2)
-    assert not (tmp_path / "runs").exists()
 
 
 def test_dry_runs_write_nothing(own, tmp_path, capsys, monkeypatch):

@@ -282,27 +282,6 @@ def test_two_processes_never_work_on_one_run(config, whole, capsys):
 
 
 @pytest.mark.long
-def test_a_finished_run_is_shown_and_nothing_trains_again(config, whole, capsys, monkeypatch):
-    before = files(whole)
-    monkeypatch.setattr(
-        humanlm.training.stages,
-        "run_stages",
-        lambda run: pytest.fail("a finished run trains again"),
-    )
-    assert train(config, "--resume") == 0
-    shown = capsys.readouterr().out
-    assert "has finished; --fresh starts it anew" in shown and re.search(
-        r"^humanlm +4 ", shown, re.M
-    )
-    assert train(config) == 2
-    assert re.search(
-        r"runs/tiny exists and has finished. .*--resume.*--run.name.*--fresh",
-        capsys.readouterr().err,
-    )
-    assert files(whole) == before
-
-
-@pytest.mark.long
 def test_fresh_moves_the_old_run_aside(config, copied, capsys):
     old = files(copied)
     assert (

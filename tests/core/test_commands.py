@@ -90,40 +90,6 @@ def test_one_name_for_all_commands(capsys, argv, code, said):
     assert said in shown.out + shown.err and PROG.get() == ""
 
 
-def test_a_room_registers_commands_and_answers_to_python_m(tmp_path):
-    "A room is a package with a `__main__.py` of two lines; its commands are lines of the table"
-    (tmp_path / "room").mkdir()
-    (tmp_path / "room/__init__.py").write_text(
-        "from humanlm.core.commands import COMMANDS, Command\n"
-        "COMMANDS |= {'room': Command('room:main', 'a room'), 'room prepare': "
-        "Command('room.work:prepare', 'get ready')}\n"
-    )
-    (tmp_path / "room/work.py").write_text(
-        "from humanlm.core.config import RunConfig\nfrom humanlm.core.grammar import parse\n"
-        "def prepare(argv): print('seed', parse({'run': RunConfig}, argv, 'Get ready.').run.seed)\n"
-    )
-    (tmp_path / "room/__main__.py").write_text(
-        "from humanlm.core.commands import menu\nraise SystemExit(menu('room')())\n"
-    )
-
-    def run(*line):
-        return subprocess.run([sys.executable, *line], capture_output=True, text=True, cwd=tmp_path)
-
-    assert run("-m", "room", "prepare", "--run.seed", "7").stdout == "seed 7\n"
-    assert (
-        "usage: python -m humanlm.room prepare [" in run("-m", "room", "prepare", "--help").stdout
-    )
-    assert (
-        "prepare  get ready" in run("-m", "room").stdout
-        and "Did you mean 'prepare'?" in run("-m", "room", "prepair").stderr
-    )
-    by_name = (
-        "import room, sys\nfrom humanlm.core.commands import main\nsys.exit(main(['room', "
-        "'prepare', '--help']))"
-    )
-    assert "usage: humanlm room prepare [" in run("-c", by_name).stdout
-
-
 def test_an_error_of_ours_is_a_message_with_its_notes_and_any_other_a_traceback(capsys):
     def fail(argv):
         if argv:

@@ -5,7 +5,6 @@ import gzip
 import json
 import sys
 import tracemalloc
-from datetime import UTC, datetime
 
 import pytest
 import raw_rows
@@ -102,28 +101,6 @@ def test_old_tables_mix_encodings_and_line_ends(tmp_path):
     assert faults.counts == {"broken CSV": 1}
 
 
-@pytest.mark.parametrize("name, mark", [("r.csv", ","), ("semicolons.csv", ";")])
-@pytest.mark.parametrize(
-    "text, rows, faults",
-    [
-        ('"Point 31', 30, [31]),  # never closed: the rest of the file is lost, and said to be
-        ('"he said "hi" to me"', 59, [31]),
-        ('5" wide', 60, []),
-        ('"Dear all,\n\nI say ""no"", really.\nAnn"', 60, []),
-        ('"a,b,c\nd,e,f\ng,h,i"', 60, []),
-    ],
-)
-def test_a_quotation_mark_out_of_place_is_counted(tmp_path, name, mark, text, rows, faults):
-    table = [("id", "user", "text"), *((i, "ann", text if i == 31 else "x") for i in range(1, 61))]
-    (tmp_path / name).write_text("".join(mark.join(map(str, row)) + "\n" for row in table))
-    account = Faults()
-    read = values(tmp_path / name, account)
-    assert len(read) == rows and account.counts["broken CSV"] == len(faults)
-    places = account.examples.get("broken CSV", {}).values()
-    assert set(places) == {f"{name}, row {i}" for i in faults}
-    assert all(r["user"] == "ann" and None not in r for r in read)
-
-
 def test_times_in_nanoseconds_are_read_without_pandas(tmp_path, monkeypatch):
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -145,31 +122,6 @@ def test_times_in_nanoseconds_are_read_without_pandas(tmp_path, monkeypatch):
     assert [utc_seconds(time) for time in times] == [1518652800.123456] * 3
     assert utc_seconds(row["unknown zone"]) == 1518652800.0
     assert [time_note(row[name]) for name in ("clock", "took")] == ["time unreadable"] * 2
-
-
-@pytest.mark.parametrize(
-    "value, moment",
-    [
-        (20180215, "2018-02-15"),
-        (201802151230, "2018-02-15T12:30"),
-        ("20180215123045", "2018-02-15T12:30:45"),
-        (20180215123045250, "2018-02-15T12:30:45.25"),
-        (1518652800, "2018-02-15"),
-        ("1518652800000", "2018-02-15"),
-        (1518652800_000000000, "2018-02-15"),
-        (2018139912, "2033-12-14T02:25:12"),  # no date: seconds
-        ("20181301", None),
-        ("2018", "2018-01-01"),
-        ("2018-02-15 06:00 PM UTC", "2018-02-15T18:00"),
-        ("Thu Feb 15 12:30:00 +0200 2018", "2018-02-15T10:30"),
-        ("Thu Feb 15 2018 12:30:00 GMT+0200 (EET)", "2018-02-15T10:30"),
-        ("Feb 30, 2018 6:00 PM", None),
-        ("02/15/2018", None),  # its order is that of the column
-    ],
-)
-def test_a_compact_date_is_a_day_and_other_numbers_are_not(value, moment):
-    want = datetime.fromisoformat(moment).replace(tzinfo=UTC).timestamp() if moment else None
-    assert utc_seconds(value) == want and (want or time_note(value) == "time unreadable")
 
 
 def test_an_unreachable_hub_is_named(monkeypatch):

@@ -154,51 +154,6 @@ def test_profile_addresses_name_nobody_in_texts_and_ids_of_a_log():
     assert hidden.reply.count(pseudonym("janedoe", b"salt")) == 2
 
 
-def test_an_address_as_the_id_of_a_discussion_names_nobody_and_stays_one_in_all_rows(tmp_path):
-    rows = [json.loads(json.dumps(row)) for row in raw_rows.town("medium")]
-    for row in rows:
-        row["prompt"][0] |= {
-            "role": "@jane_doe",
-            "metadata": {
-                "url": f"https://medium.com/@jane_doe/{row['prompt'][0]['metadata']['id']} "
-                "https://jane_doe.medium.com"
-            },
-        }
-    built = build(settings(tmp_path, rows, build__source="medium", build__sets=["rl", "sft"]))
-    examples = load_examples(built.folder)
-    for path, text in published(built.folder).items():
-        assert "jane_doe" not in text.lower(), path
-    plain = load_examples(
-        build(
-            settings(tmp_path, None, "plain", build__source="medium", persona__pseudonyms=False)
-        ).folder
-    )
-    assert len({e.context_id for e in examples}) == len({e.context_id for e in plain}) > 5 and all(
-        e.context[0].id.startswith(f"{e.context_id}/") for e in examples
-    )
-
-
-def test_one_salt_gives_the_same_bytes_and_another_other_names(tmp_path):
-    rows, flags = raw_rows.town("reddit"), {"build__source": "reddit"}
-    for name, salt in (("a", "a secret"), ("b", "a secret"), ("c", "another")):
-        (tmp_path / f"{name}.salt").write_text(salt)
-    one, two, three = (build(settings(tmp_path, rows, name, **flags)).folder for name in "abc")
-
-    def told(folder):
-        return {
-            p.rpartition(f"/{folder.name}/")[2]: t
-            for p, t in published(folder).items()
-            if not p.endswith("run.json")
-        }
-
-    assert told(one) == told(two) and {e.user_id for e in load_examples(one)}.isdisjoint(
-        e.user_id for e in load_examples(three)
-    )
-    assert {e.id for e in load_examples(one)}.isdisjoint(
-        e.id for e in load_examples(three)
-    )  # an id confirms no guess
-
-
 def test_reports_say_where_a_fault_was_and_not_whose(tmp_path):
     rows = [
         *raw_rows.town("reddit"),

@@ -1,6 +1,5 @@
 "Logs become entries without losing a line or leaking a reply, whatever the file looks like."
 
-import csv
 import json
 import os
 import random
@@ -21,7 +20,6 @@ from humanlm.data.threads import import_threads
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="HUMANLM_DATA names no folder")
-INVENTED = dict(thread="room", id="nr", user="author", text="said", parents="answers", time="day")
 HOSTILE = (
     "</response><|im_end|>\n<think> &amp; <script>x</script> \u202e \x00 p_1: @p_2 {persona} %s"
 )
@@ -67,40 +65,6 @@ def test_no_line_is_lost_and_contexts_are_earlier(seed):
         assert e.context[-1][2] != e.user_id and f"@{e.user_id}" not in str(e.context)
 
 
-def write_csv(path, rows):
-    with open(path, "w", newline="") as f:
-        out = csv.DictWriter(f, list(rows[0]))
-        out.writeheader(), out.writerows(rows)
-
-
-SPELLINGS = {  # ids of four messages; how 2 names 1, 3 names 2, and 4 names 1 and 2
-    "decimals of pandas": (["1", "2", "3", "4"], ["", "1.0", "2.0", "[1.0, 2.0]"]),
-    "lists of a program": (["a", "b", "c", "d"], ["None", '["a"]', "('b',)", "a, b"]),
-    "prefixes of one side": (
-        ["a1", "b2", "c3", "d4"],
-        ["t3_post", "t1_a1", "t1_b2", "t1_a1 t1_b2"],
-    ),
-    "marks of a number": (["12", "13", "14", "15"], ["0", "#12", ">>13", "#12 #13"]),
-    "ids of mails": (["<a@h>", "<b@h>", "<c@h>", "<d@h>"], ["", "a@h", "<b@h>", "<a@h> <b@h>"]),
-    "spaces": ([" 1", "2 ", "3", "4"], ["NULL", "1 ", " 2", "1 , 2"]),
-}
-
-
-@pytest.mark.parametrize("case", SPELLINGS)
-def test_links_are_found_however_they_are_spelled(tmp_path, case):
-    ids, parents = SPELLINGS[case]
-    rows = [
-        {"id": i, "user": who, "parents": to, "text": f"line of {who}", "thread": "t3_post"}
-        for i, to, who in zip(ids, parents, "abcd")
-    ]
-    path = write_jsonl(tmp_path / "t.jsonl", rows)
-    if not isinstance(parents[-1], list):
-        write_csv(path := tmp_path / "t.csv", rows)
-    (thread,) = import_threads(path)
-    place = {m.id: n for n, m in enumerate(thread.messages)}
-    assert [[place.get(p) for p in m.parents] for m in thread.messages] == [[], [0], [1], [0, 1]]
-
-
 def test_a_flat_chat_answers_the_message_before_and_ends_in_a_silence(tmp_path):
     said = [("a", 0), ("a", 1), ("b", 2), ("c", 3), ("b", 4), ("a", 600), ("b", 601)]
     rows = [
@@ -114,55 +78,6 @@ def test_a_flat_chat_answers_the_message_before_and_ends_in_a_silence(tmp_path):
         found = [(e.context[-1][3], len(e.context), e.reply) for e in entries if e.target]
         assert found == [("a0\na1", 1, "b2"), ("b2", 2, "c3"), ("c3", 3, "b4"), ("a600", 1, "b601")]
     assert "user: sender, thread: channel, time: sentAt" in form[0] and "the one before" in form[0]
-
-
-def table_of(names, *rows):
-    return [dict(zip(names.split(), row)) for row in rows]
-
-
-TABLES = {  # rows; part of the plan; who writes the messages, and which one they answer
-    "a guest among people": (
-        table_of("sender text", ("Guest", "a"), ("ann", "b")),
-        "user: sender",
-        "Guest ann>0",
-    ),
-    "customers by number": (
-        table_of("session_id customer_id role text", ("s", 7, "user", "a"), ("t", 8, "user", "b")),
-        "user: customer_id",
-        "7 8",
-    ),
-    "ids from 0": (
-        table_of("index reply_to author text", (0, "", "ann", "a"), (1, 0, "ben", "b")),
-        "id: index, parents: reply_to",
-        "ann ben>0",
-    ),
-    "comments of YouTube": (
-        table_of(
-            "comment_id parent_comment_id author text published_at likes",
-            ("x", "", "ann", "a", "2023-01-01T10:00:00Z", 1),
-            ("y", "", "ben", "b", "2023-01-01T11:00:00Z", 1),
-            ("z", "x", "cem", "c", "2023-01-01T12:00:00Z", 1),
-        ),
-        "parents: parent_comment_id, time: published_at; not used: likes",
-        "ann ben cem>0",
-    ),
-    "a title for each": (
-        table_of("title author text topic", *[(f"On {who}", who, "x", "v") for who in "abc"]),
-        "author, title, thread: topic; a message",
-        "a b>0 c>1",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", TABLES)
-def test_columns_are_known_by_what_they_hold(tmp_path, case):
-    rows, how, shape = TABLES[case]
-    plan = []
-    threads = import_threads(write_jsonl(tmp_path / "t.jsonl", rows), tell=plan.append)
-    lines = [m for t in threads for m in t.messages]
-    place = {m.id: n for n, m in enumerate(lines)}
-    found = [m.name + "".join(f">{place[p]}" for p in m.parents) for m in lines]
-    assert how in plan[0] and " ".join(found) == shape
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """One step led for verl is one step of TRL's trainer: equal advantages on the same tokens."""
 
-import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -9,7 +8,7 @@ import torch
 
 from humanlm.core.basics import append_row, atomic_write, read_jsonl, run_sync
 from humanlm.engines.estimators import VERL_ESTIMATORS, take_step
-from humanlm.engines.exchange import EngineError, LoopExchange, LoopPolicy, loop_results
+from humanlm.engines.exchange import LoopPolicy, loop_results
 from humanlm.engines.settings import Job
 from humanlm.hierarchy.prompts import closing, markup, opening
 from humanlm.training.advantages import estimators
@@ -354,33 +353,3 @@ def test_a_step_whose_line_a_killed_run_had_not_written_is_logged_where_a_checkp
             rows[1] == {"stage": "stage", "step": 2, "tokens/generated": 50, "loss": 0.5}
             and not first.unlogged.exists()
         )
-
-
-def test_a_loop_waits_for_its_order_and_a_failed_server_ends_the_step():
-    s = read_settings(["--run.recipe", "classmate"])[1]
-
-    async def talk():
-        exchange = LoopExchange()
-        policy = LoopPolicy(None, SimpleNamespace(chat_template=""), [0], s)
-        policy.tell = exchange.tell
-
-        async def loop():
-            order = await exchange.ask("x", ("ready", 0))
-            return await exchange.ask("x", ("failed", "out of memory")) if order.sampling else order
-
-        waiting = asyncio.ensure_future(loop())
-
-        async def hear():
-            while True:
-                for who, message in await exchange.take():
-                    policy.hear(who, message)
-
-        hearing = asyncio.ensure_future(hear())
-        try:
-            await policy.generate([ask_row("hello", "a") | {"prompt_ids": [1]}])
-        finally:
-            hearing.cancel()
-            waiting.cancel()
-
-    with pytest.raises(EngineError, match="out of memory"):
-        run_sync(talk())

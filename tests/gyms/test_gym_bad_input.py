@@ -39,36 +39,6 @@ def mean_of(episodes, metric):
 @pytest.mark.parametrize(
     "text, kind, content",
     [
-        (
-            '{"name": "interact_with_env", "arguments": "{\\"choice\\": \\"answer\\", '
-            '\\"content\\": \\"3\\"}"}',
-            "answer",
-            "3",
-        ),
-        ('{"name": "interact_with_env", "arguments": "no JSON"}', "", None),
-        ('{"name": "e", "parameters": {"choice": "search", "content": "x"}}', "search", "x"),
-        (
-            '{"tool_calls": [{"function": {"name": "e", "arguments": "{\\"choice\\": '
-            '\\"search\\", \\"content\\": \\"x\\"}"}}]}',
-            "search",
-            "x",
-        ),
-        ('<tool_call>{"name": "search", "arguments": {"content": "x"}}</tool_call>', "search", "x"),
-        ('{"choice": "search", "content": {"q": "x"}}', "search", '{"q": "x"}'),
-        ('{"choice": "finish", "why": "all is done"}', "finish", ""),
-        ("I am sure.\n[answer] 3", "answer", "3"),
-        ("I could say [answer] 3 now.", "", None),
-        ("\n" * 100_000 + " " * 100_000, "", None),
-    ],
-)
-def test_a_call_is_read_wherever_its_line_stands(text, kind, content):
-    call = read_call(text)
-    assert call.kind == kind and content in (None, call.content)
-
-
-@pytest.mark.parametrize(
-    "text, kind, content",
-    [
         ("<think>Maybe it is\n[answer] 5", "", ""),
         ("<think>a</think>\n<think>or\n[answer] 5", "", ""),
         ("<think>\n[answer] 5\n</think>\n[answer] 6", "answer", "6"),

@@ -17,7 +17,7 @@ from humanlm.gyms.intention import (
     _MissingDetail,
     intention,
 )
-from humanlm.gyms.protocol import Environment, ToolCall, play_through
+from humanlm.gyms.protocol import ToolCall, play_through
 from humanlm.gyms.telepathy import _TelepathyTask, telepathy
 from humanlm.gyms.turtle import _StoryCriterion, _TurtleTask, turtle
 
@@ -96,25 +96,6 @@ def test_guesses_are_few_and_as_many_as_turns_where_published_numbers_ask_for_it
     for n in range(15):
         step(env, f"[answer] {n}")
     assert step(env, "[answer] abacus").reward == 1
-
-
-def test_answers_by_rule_follow_from_words():
-    def said(question, task=ABACUS):
-        return telepathy.play(task).rule_answerer(question)["response"]
-
-    for question, answer in {
-        "Does it have beads?": "Yes",
-        "Is it a plant or a tool?": "Yes",
-        "Is it expensive?": "Maybe",
-        "Isn't it a tool?": "Yes",
-        "Is it?": "Maybe",
-        "": "Maybe",
-    }.items():
-        assert said(question) == answer, question
-    for task in telepathy.tasks(20, 3):
-        assert {said(f"Is it {word}?", task) for word in task.never} == {"No"} and {
-            said(f"Is it {word}?", task) for word in task.title.split()
-        } == {"Yes"}
 
 
 # Turtle
@@ -270,58 +251,3 @@ def test_every_public_row_plays(name, count):
         for task in tasks
         if any(secret in gym.system_prompt() + task.opening for secret in task.secrets if secret)
     ]
-
-
-TELEPATHY = {
-    "id": "e1",
-    "title": "Abacus",
-    "description": "A tool.",
-    "goal": "Guess.",
-    "target_entity": "Abacus - a frame",
-    "category": "tool",
-}
-TURTLE = {
-    "story_id": "1",
-    "new_title": "T",
-    "new_surface": "S.",
-    "new_bottom": "B.",
-    "evaluation": [{"statement": "One.", "score": 0.6}, {"statement": "Two.", "score": 0.4}],
-}
-INTENTION = {
-    "id": "i1",
-    "category": "C",
-    "task": "Do it.",
-    "missing_details": [{"description": "D", "importance": "3"}],
-}
-
-
-@pytest.mark.parametrize(
-    "name, row, change",
-    [
-        *(
-            ("telepathy", TELEPATHY, change)
-            for change in (
-                {"title": None},
-                {"target_entity": 7},
-            )
-        ),
-        *(
-            ("turtle", TURTLE, change)
-            for change in (
-                {"evaluation": None},
-                {"evaluation": [{"statement": "One."}]},
-            )
-        ),
-        *(
-            ("intention", INTENTION, change)
-            for change in (
-                {"missing_details": None},
-                {"missing_details": [{"description": "D", "importance": "4"}]},
-            )
-        ),
-    ],
-)
-def test_rows_that_lack_something_are_refused_by_name(name, row, change):
-    assert isinstance(GYMS[name].play(GYMS[name].read(row)), Environment)
-    with pytest.raises(DataError, match="as published"):
-        GYMS[name].read(row | change)

@@ -15,11 +15,6 @@ TASK = _PersuadeTask(
     "Cities should close their centres to private cars.",
     "Cleaner air and safer streets outweigh the trouble.",
 )
-GOOD = (
-    "Granted, less traffic is pleasant. But according to a survey of 40 cities, "
-    "closing centres to private cars drove customers to the outskirts "
-    "within 2 years, and small shops that lived on them had to close."
-)
 
 
 def stances(*places):
@@ -54,21 +49,6 @@ def test_a_step_back_pays_nothing_and_going_to_and_fro_pays_once():
     )
     theirs, env = paid(places, compat="userrl")
     assert sum(theirs) > 1 and env.score > 1
-
-
-def test_duplicates_and_abuse_move_the_listener_back():
-    env = persuade.play(replace(TASK, id="soft-11"), seed=3)
-    env.resistance = 0.4
-    assert run_sync(env.step(f"[answer] {GOOD}")).reward > 0
-    before = env.at
-    again = run_sync(env.step(f"[answer] {GOOD} Really!"))
-    assert (env.at, again.reward) == (before - 1, 0) and "repeat" in again.feedback
-    rude = run_sync(
-        env.step(
-            f"[answer] You idiot, a study of 70 regions found otherwise, although {GOOD[::-1]}"
-        )
-    )
-    assert rude.reward == 0 and env.at == max(0, before - 2) and "insulted" in rude.feedback
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Template, function, search: what they pay and refuse, and published rows."""
 
-import asyncio
 import json
 import os
 import subprocess
@@ -153,33 +152,6 @@ def test_search_refuses_the_sixth_search():
 )
 def test_answers_are_compared_as_people_would(said, gold, right):
     assert _same_answer(said, gold) is right
-
-
-def test_search_a_judge_who_fails_gives_no_score_and_one_who_answers_decides():
-    asked = []
-
-    def judge(verdict):
-        return lambda env, role, payload: (
-            asked.append(payload),
-            asyncio.sleep(0, {"reasoning": "", "verdict": verdict}),
-        )[1]
-
-    failed = search.play(RIVER, judge=judge("Error"))
-    assert (
-        say(failed, "[answer] a stream")[0].fault == "user"
-        and failed.stop == "user_error"
-        and failed.score != failed.score
-    )
-    assert (
-        say(search.play(RIVER, judge=judge("yes")), "[answer] a stream")[0].reward == 1
-        and say(search.play(RIVER, judge=judge("no")), "[answer] a stream")[0].reward == 0
-    )
-    count = len(asked)
-    assert (
-        say(search.play(RIVER, judge=judge("no")), "[answer] The mirale.")[0].reward == 1
-        and len(asked) == count
-    )  # plainly the same: nobody is asked
-    assert asked[0] == {"question": RIVER.question, "gold": "Mirale", "message": "a stream"}
 
 
 BARE = _SearchTask("bare", "Who?", "Nobody")

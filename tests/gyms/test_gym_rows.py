@@ -183,21 +183,6 @@ def test_released_rows_play_with_the_released_task_files(tree):
     assert env.stop == "done" and found.tasks["travel"][0].released
 
 
-def test_a_trip_is_played_on_its_released_table(tree):
-    task = read_gym_rows(tree / "data/test.parquet", ["travel"]).tasks["travel"][0]
-    env = find_gym("travel").play(task)
-    calls = (
-        '[search] {"aspect": "hotel", "city": "Oslo", "check_in": "3rd of May"}',
-        "[action] Which room view would you like?",
-        "[action] Which breakfast would you like?",
-        "[answer] H1",
-    )
-    turns = [run_sync(env.step(call)) for call in calls]
-    assert [turn.reward for turn in turns] == [0.2, 0.2, 0, 0.8]
-    assert turns[0].feedback.endswith('{"id": "H3", "cost": 90, "stars": 4, "near": ["sea"]}')
-    assert "correct" not in turns[0].feedback and turns[1].feedback == "hints at water"
-
-
 DIALOGUES = [
     {
         "conversations": [

@@ -316,26 +316,6 @@ def test_the_calculator_computes_and_runs_nothing(expression):
     assert desk.call("calculate", {"expression": "(2.5 + 1) * 4 - 3/2"}) == ("12.5", "")
 
 
-def test_what_can_be_looked_up():
-    env = tau.play(TASKS[0])
-    tools, policy, helps, other = say(
-        env, "[search] Tools", "[search] `policy`", "[search] help", "[search] the instruction"
-    )
-    assert (
-        all(name in tools.feedback for name in RetailDesk.tools)
-        and "pending" in policy.feedback
-        and "answer" in helps.feedback
-        and other.fault == "format"
-    )
-    hidden = say(
-        tau.play(TASKS[0], replace(tau.config, compat="userrl")),
-        "[search] policy",
-        "[search] `Policy`.",
-        "[search] tools",
-    )
-    assert [turn.fault for turn in hidden] == ["format", "format", ""], "as published"
-
-
 # ---- public rows
 
 

@@ -7,12 +7,10 @@ from dataclasses import replace
 import pytest
 
 from humanlm.core.basics import run_sync
-from humanlm.gyms.protocol import ToolCall
 from humanlm.gyms.travel import (
     TRAVEL_KINDS,
     TRAVEL_PAY,
     _option_table,
-    _rule_heard,
     _travel_score,
     _travel_tasks,
     _TravelAspect,
@@ -114,20 +112,6 @@ def test_every_fifth_search_fails():
     )
 
 
-def test_the_third_turn_beside_the_subject_brings_a_wish_unasked_and_pays_nothing():
-    env = begin()
-    turns = say(env, CHATTER, "[action] Do you have any preferences?", CHATTER)
-    assert (
-        turns[2].feedback in [wish.hint for _, wish in TRIP.wishes.values()]
-        and [turn.reward for turn in turns] == [0, 0, 0]
-        and len(env.hinted) == 1
-    )
-    assert (
-        all(turn.feedback != turns[2].feedback for turn in say(env, CHATTER, CHATTER))
-        and len(env.hinted) == 1
-    )  # the count begins anew
-
-
 def test_as_published_the_wish_fails_to_come_in_the_fourth_turn():
     env = begin(compat="userrl")
     turns = say(env, *[CHATTER] * 5)
@@ -170,51 +154,7 @@ def test_published_settings_pay_as_published():
 # ---- bad input
 
 
-@pytest.mark.parametrize(
-    "query, hint",
-    [
-        ("Rome", "flight, hotel"),
-        ('{"aspect": "restaurant", "city": "Rome"}', "flight, hotel"),
-        ('{"aspect": "hotel", "city": "Rome", "check_in": "May 3"}', "check_out"),
-        ("{" * 3000, "flight, hotel"),
-        ('{"aspect": "hotel", "city": {"a": 1}, "check_in": null}', "city"),
-    ],
-)
-def test_a_search_that_does_not_say_what_the_user_said_finds_nothing(query, hint):
-    env = begin()
-    [turn] = say(env, ToolCall("search", query))
-    assert (
-        (turn.fault, turn.reward, env.shown) == ("search", 0, [])
-        and hint in turn.feedback
-        and "May" not in turn.feedback
-    )
-
-
 # ---- what is understood
-
-
-@pytest.mark.parametrize(
-    "said, kind, wish",
-    [
-        ("Should the flight be direct?", "wish", "P1"),
-        ("How much legroom do you need", "none", ""),
-        ("Do you want breakfast in the hotel?", "none", ""),
-        ("Do you have any preferences?", "vague", ""),
-        ("Stops, seat, legroom, noise?", "vague", ""),
-        ("I like direct flights.", "other", ""),
-        ("Tell me about the stops.", "wish", "P1"),
-        ("", "other", ""),
-        ("Is it quiet?", "wish", "P4"),
-    ],
-)
-def test_messages_are_heard_by_their_words(said, kind, wish):
-    trip = replace(
-        TRIP, aspects=(TRIP.aspects[0], replace(TRIP.aspects[1], wishes=(HOTEL[0], HOTEL[6])))
-    )
-    trip = replace(
-        trip, aspects=(replace(trip.aspects[0], wishes=(FLIGHT[0], FLIGHT[12])), trip.aspects[1])
-    )
-    assert _rule_heard(trip, said, ()) == (kind, wish)
 
 
 # ---- tricks (section 10, items 6, 7 and 10)

@@ -3,7 +3,6 @@ setting."""
 
 import json
 import re
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -280,37 +279,3 @@ def test_a_persona_cannot_leave_its_marks(hostile, said):
         "<goal>",
         "</goal>",
     ]
-
-
-@pytest.mark.parametrize(
-    "variant", ["main", "response", "wildchat-stronger", "synthesis", "userlm"]
-)
-def test_nobody_and_what_dropout_left_of_somebody_read_the_same(variant):
-    "humanlm.md 2.9, 4.6: a prompt with nothing to tell says so"
-    full = {
-        "demographics": {"location": "Leeds"},
-        "interests": ["tea"],
-        "values": ["quiet"],
-        "communication": ["dry"],
-        "statistics": ["many"],
-    }
-    config = HierarchyConfig(prompt="full", variant=variant, item_dropout=1.0, dropout_in="test")
-
-    def asked(persona, split):
-        return parts_text(
-            prompt(replace(make(), persona=persona, split=split), "response", config)[0]["content"]
-        )
-
-    nobody, dropped, whole = (
-        asked(Persona("ann"), "train"),
-        asked(Persona("ann", "", full), "test"),
-        asked(Persona("ann", "", full), "train"),
-    )
-    assert (
-        nobody == dropped == asked(Persona("ann", "", {}), "train") and nobody.count(UNKNOWN) == 1
-    )
-    assert UNKNOWN not in whole and "Leeds" in whole
-    short = replace(config, prompt="short", variant="main")
-    assert UNKNOWN not in parts_text(
-        prompt(replace(make(), persona=Persona("ann")), "response", short)[0]["content"]
-    )

@@ -7,9 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from humanlm.hierarchy.levels import LEVELS
-from humanlm.hierarchy.parsing import STATUSES, ParsePolicy, clean_reply, parse
-from humanlm.hierarchy.prompts import parts_text, target
+from humanlm.hierarchy.parsing import ParsePolicy, clean_reply, parse
 
 STRICT, THINK, FLEX, FLEX_THINK = (
     ParsePolicy(strict, thinking) for strict in (True, False) for thinking in (False, True)
@@ -83,32 +81,6 @@ def test_it_reads_what_the_slow_readers_read(text, levels):
     for policy in POLICIES:
         slow = slow_strict if policy.strict else slow_flexible
         assert parse(text, levels, policy).fields == slow(text, levels, policy), policy
-
-
-@settings(max_examples=50, deadline=None)
-@given(SOUP, ASKED)
-def test_status_and_fields_agree(text, levels):
-    for policy in POLICIES:
-        fields, status = parse(text, levels, policy)
-        assert status in STATUSES
-        assert (status in ("ok", "empty")) == (set(fields) == set(levels)), (policy, status)
-        assert (status == "ok") == (
-            set(fields) == set(levels) and all(t.strip() for t in fields.values())
-        )
-        assert not policy.strict or status in ("ok", "empty") or fields == {}
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.lists(SOUP, min_size=7, max_size=7), st.integers(1, 7), SOUP)
-def test_targets_come_back(texts, n, thought):
-    levels = LEVELS[:n]
-    plain = [re.sub("(?ai)</?(think|" + "|".join(LEVELS) + ")>", "", t) for t in texts]
-    while any(re.search("(?ai)</?(think|" + "|".join(LEVELS) + ")>", t) for t in plain):
-        plain = [t.replace(">", "") for t in plain]
-    completion = parts_text(target(dict(zip(levels, plain))))
-    want = dict(zip(levels, plain))
-    assert parse(completion, levels).fields == want
-    assert parse(thought + "</think>" + completion, levels, THINK).fields == want
 
 
 @pytest.mark.parametrize(

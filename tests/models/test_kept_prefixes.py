@@ -68,24 +68,3 @@ def dialogue(made, prefixes, case, turns=4, rows=6, **options):
 def test_the_tokens_are_those_of_reading_everything(made, options, case):
     kept, plain = dialogue(made, Prefixes(), case, **options), dialogue(made, None, case, **options)
     assert kept[0] == plain[0] and kept[1] < plain[1]
-
-
-def test_models_with_other_caches_read_everything():
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    made = make_model(ModelConfig(vocab=360, hidden=32, heads=2, kv_heads=2, mlp=48), TEXTS)
-    shape = Qwen3Config(
-        **made.model.config.to_dict()
-        | {
-            "use_sliding_window": True,
-            "sliding_window": 8,
-            "max_window_layers": 0,
-            "layer_types": ["sliding_attention"] * 2,
-        }
-    )
-    sliding, prefixes = made._replace(model=Qwen3ForCausalLM(shape).eval()), Prefixes()
-    kept, plain = (
-        dialogue(sliding, prefixes, 1, temperature=0),
-        dialogue(sliding, None, 1, temperature=0),
-    )
-    assert kept == plain and not prefixes.rows

@@ -10,10 +10,9 @@ import pytest
 
 pytest.importorskip("torch", reason="needs torch: the models of this file run in this process")
 import numpy as np
-from clock import until
 
 from humanlm.clients.client import chat_all
-from humanlm.clients.protocol import ChatReply, chat
+from humanlm.clients.protocol import chat
 from humanlm.clients.reader import break_markers
 from humanlm.core.thoughts import without_thoughts
 from humanlm.models.checkpoints import make_model, save_model
@@ -83,23 +82,6 @@ def test_questions_share_few_batches_and_answers_do_not_depend_on_them(model):
     assert len({r.text for r in replies}) > 150
 
 
-def test_cancelling_some_loses_none_of_the_others(model):
-    async def work():
-        batches = model._batches.get()
-        batches.window = 0.3
-        tasks = [asyncio.create_task(model(q)) for q in numbered(12)]
-        await until(lambda: len(batches.waiting) == 12)
-        for task in tasks[::2]:
-            task.cancel()
-        return await asyncio.gather(*tasks, return_exceptions=True)
-
-    answers = asyncio.run(work())
-    assert all(isinstance(a, asyncio.CancelledError) for a in answers[::2])
-    assert all(isinstance(a, ChatReply) for a in answers[1::2])
-    assert sum(model.sizes) == 6  # the others were never written
-    assert model.ledger.total.calls == 6
-
-
 # ---- settings
 
 
@@ -160,20 +142,6 @@ def test_a_local_model_goes_on_with_what_was_begun(model):
         model.tokenizer.eos_token_id
     ) == model.prompt_ids(whole).count(model.tokenizer.eos_token_id)
     assert not rest.text.startswith(strange), "the reply holds what follows"
-
-
-def test_a_failing_batch_is_tried_one_by_one(model):
-    def write(batch):
-        if len(batch) > 1:
-            raise MemoryError("too wide")
-        if "tram 3 " in str(batch[0][0].messages):
-            raise RuntimeError("cursed")
-        return HFClient.write(model, batch)
-
-    model.write, model.limits = write, replace(model.limits, attempts=1)
-    replies = ask(model, *numbered(6))
-    assert [isinstance(r, ChatReply) for r in replies] == [True, True, True, False, True, True]
-    assert replies[3].kind == "server" and "RuntimeError: cursed" in str(replies[3])
 
 
 def test_a_model_that_always_thinks_says_where_its_thought_begins(tiny):

@@ -21,9 +21,7 @@ from humanlm.hierarchy.prompts import HierarchyConfig, make_rows
 from humanlm.models.settings import ClientConfig
 from humanlm.rewards.judge_settings import RUBRIC, JudgeConfig, make_judge
 from humanlm.rewards.judges import (
-    EmbedJudge,
     RuleJudge,
-    _sign,
 )
 from humanlm.rewards.reward import requests_by_row
 from humanlm.rewards.rubric import judge_chat
@@ -62,11 +60,6 @@ def letters(texts):
     """Stands in for a sentence model: how often each of 26 letters occurs."""
     counts = np.array([[1e-6 + t.lower().count(chr(97 + i)) for i in range(26)] for t in texts])
     return counts / np.linalg.norm(counts, axis=1, keepdims=True)
-
-
-@pytest.fixture(scope="module")
-def spelling():
-    return EmbedJudge(letters)
 
 
 @pytest.mark.parametrize("level", [*STATES, "response"])
@@ -110,18 +103,6 @@ def test_silence_is_not_taken_for_the_safe_answer(level, truth, safe):
     assert [s.status for s in ask(RuleJudge(), JudgeRequest(level, truth, {"a": safe}))] == [
         "unsaid"
     ]
-
-
-def test_an_opposite_sign_lowers_the_score(spelling):
-    truth, texts = (
-        "Nah, the tram is silly.",
-        {"same": "opposes the tram", "none": "reads of the tram", "opposite": "supports the tram"},
-    )
-    judge = EmbedJudge(lambda texts: np.ones((len(texts), 1)))
-    same, none, opposite = (s.value for s in ask(judge, JudgeRequest("stance", truth, texts)))
-    assert same > none > opposite and opposite < 0.3
-    assert _sign("belief", "no, never") == _sign("goal", "I hate it") == 0
-    assert [_sign("emotion", t) for t in ("phew", "ugh", "hm")] == [1, -1, 0]
 
 
 def test_a_judge_reads_the_conversation_of_the_policys_prompt_where_own_lines_are_humans():

@@ -2,7 +2,6 @@
 
 import json
 import math
-import random
 from dataclasses import replace
 
 import pytest
@@ -221,23 +220,6 @@ def test_a_context_never_exceeds_its_budget_and_keeps_its_ends(messages, budget)
 
 
 # ---- binding
-
-
-@pytest.mark.parametrize("protocol", ["group", "single"])
-def test_shuffled_order_returns_scores_to_their_candidates(protocol):
-    texts = {f"c{i}": "against " * i + "the levy" for i in range(8)}
-
-    def by_length(question):
-        answer = json.loads(answering(lambda text: text.count("against") / 10)(question))
-        random.Random(len(question.messages[1]["content"])).shuffle(answer["verdicts"])
-        return json.dumps(answer)
-
-    for seed in range(10):
-        scores = ask(
-            LLMJudge(ScriptedClient(by_length), protocol=protocol),
-            JudgeRequest("stance", "opposes it", texts, seed=seed),
-        )
-        assert [s.value for s in scores] == [i / 10 for i in range(8)]
 
 
 def expected(raws):

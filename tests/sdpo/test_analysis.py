@@ -8,7 +8,6 @@ import pytest
 import torch
 from pages import HOSTILE, read
 
-from humanlm.core.basics import DataError, write_jsonl
 from humanlm.core.html import markdown_html
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
@@ -16,7 +15,6 @@ from humanlm.models.generation import generate
 from humanlm.sdpo.analysis import (
     FOLLOWUPS,
     _case_html,
-    _read_cases,
     _scored_replies,
     _ScoredReply,
     _signal_results,
@@ -38,13 +36,6 @@ CASES = [
         "Shorter, please.",
     ),
 ]
-ROW = {
-    "id": "a",
-    "tag": "t",
-    "raw_prompt": "p",
-    "unrelated_followup": "u",
-    "feedback_followup": "f",
-}
 SHARED = Path(os.environ.get("HUMANLM_DATA", "missing"), "sdpo_signal_cases", "cases.jsonl")
 
 
@@ -63,30 +54,6 @@ def study(loaded):
 
 
 # ---- cases
-
-ENDINGS = [" Be brief.", " Write six sentences."]
-
-
-@pytest.mark.parametrize(
-    "packed",
-    [
-        lambda rows: rows,
-        lambda rows: {"defaults": {}, "cases": rows},
-        lambda rows: {"defaults": {"variant_suffix_pool": ENDINGS}, "cases": rows},
-    ],
-)
-def test_the_published_file_and_one_list_are_read_as_they_are(packed, tmp_path):
-    rows = [ROW | {"id": name} for name in "abc"]
-    path = tmp_path / "signal_analysis_cases.json"
-    path.write_text(json.dumps(packed(rows), indent=2))
-    assert _read_cases(path) == _read_cases(write_jsonl(tmp_path / "c.jsonl", rows))
-    drawn = _read_cases(path, 24)
-    assert len({case.id for case in drawn}) == 24 and {case.cluster for case in drawn} == {*"abc"}
-    tails = {case.raw_prompt.removeprefix(ROW["raw_prompt"]) for case in drawn}
-    assert tails == ({*ENDINGS} if ENDINGS[-1] in path.read_text() else {""})
-    path.write_text("{")
-    with pytest.raises(DataError, match="row 1"):
-        _read_cases(path)
 
 
 # ---- scores
@@ -119,11 +86,6 @@ def test_signals_are_those_of_plain_torch(loaded, study):
 
 
 # ---- sums
-
-
-def scored(case, **signals):
-    tokens = [f"t{i}" for i in range(len(next(iter(signals.values()))))]
-    return _ScoredReply(case, "", tokens, signals)
 
 
 # ---- pictures and pages

@@ -10,12 +10,10 @@ from humanlm.clients.client import ScriptedClient
 from humanlm.clients.protocol import LLMError
 from humanlm.core.basics import atomic_write, run_sync
 from humanlm.core.commands import main
-from humanlm.core.grammar import parse
 from humanlm.evaluation.contests import Pair
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
-from humanlm.sdpo.preferences import PairJudge, PreferenceConfig
-from humanlm.sdpo.win_rates import _Comparison, _ComparisonConfig
+from humanlm.sdpo.preferences import PairJudge
 
 SHAPE = ModelConfig(
     vocab=400, hidden=32, heads=2, kv_heads=2, head_dim=16, mlp=64, template="chatml", init_sd=0.3
@@ -169,52 +167,6 @@ def results(folder):
     return json.loads((folder / "results" / "results.json").read_text("utf-8"))
 
 
-def test_prompts_of_a_file_are_asked_and_answered_as_in_the_run(tmp_path):
-    run = tmp_path / "told"
-    for name in ("cold-start", "online-1-short"):
-        save_model(*make_model(SHAPE, TEXTS), run / "models" / name)
-    atomic_write(
-        run / "config.yaml",
-        "run: {recipe: sdpo, methods: [online]}\nuser: {model: rule/short}\nprompts: "
-        "{train: toy, system: Be kind.}\n"
-        "rollout: {eval_temperature: 0.7, top_p: 0.9}\n",
-    )
-    own = [{"role": "system", "content": "Be curt."}, {"role": "user", "content": "So?"}]
-    (tmp_path / "p.jsonl").write_text(
-        json.dumps({"prompt": "Hi"}) + "\n" + json.dumps({"messages": own}) + "\n"
-    )
-
-    def work(*argv):
-        return _Comparison(
-            parse(
-                {"compare": _ComparisonConfig, "preference": PreferenceConfig},
-                [*argv, "--compare.prompts", str(tmp_path / "p.jsonl")],
-                "",
-                "A and B",
-                runs=False,
-            )
-        )
-
-    found = work(str(run))
-    assert sorted(p.messages[0]["content"] for p in found.prompts) == ["Be curt.", "Be kind."] and {
-        len(p.messages) for p in found.prompts
-    } == {2}
-    assert (found.settings.compare.temperature, found.settings.compare.top_p) == (0.7, 0.9)
-    greedy = work(str(run), "--compare.temperature", "0").settings.compare
-    assert (greedy.temperature, greedy.top_p) == (0.0, 0.9)
-    alone = work(
-        "openai/gpt-5-mini",
-        "anthropic/claude-haiku-4-5",
-        "--preference.tastes",
-        "[answer_directly_reduce_formatting]",
-    )
-    assert (alone.settings.compare.temperature, alone.settings.compare.top_p, alone.tastes) == (
-        0.0,
-        1.0,
-        ["answer_directly_reduce_formatting"],
-    )
-
-
 def test_a_sweep_answers_once_for_each_model(runs, tmp_path, capsys):
     def reads():
         return sorted((tmp_path / "replies").glob("*.jsonl"), key=str)
@@ -317,19 +269,3 @@ def test_a_comparison_that_is_stopped_leaves_no_half_result(runs, tmp_path, monk
     )  # what was answered is not asked again
     rate = results(tmp_path)["rows"][0]
     assert (rate["mean"], rate["n"], rate["level"]) == (0.5, 6, "scripted/dies on short")
-
-
-@pytest.mark.parametrize(
-    "line, message",
-    [
-        (["nothing"], "belongs to no run"),
-        (["runs/mini:online"], "Did you mean 'online-1-short'"),
-        (["runs/mini", "--preference.judge", "vllm/x", "--preference.budget", "1"], "no price"),
-        (["scripted/echo", "runs/mini:base", "--compare.prompts", "nowhere.jsonl"], "Cannot read"),
-    ],
-)
-def test_what_is_wrong_is_said_before_anything_is_loaded(runs, line, message, capsys, monkeypatch):
-    monkeypatch.chdir(runs.parent)
-    line = [word.replace("runs/", f"{runs}/") for word in line]
-    assert compare_command(line) == 2
-    assert message in capsys.readouterr().err

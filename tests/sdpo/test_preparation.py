@@ -1,12 +1,10 @@
 "Prompts and interactions of logs: the rules of each set, every reason counted, whole files."
 
-import json
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from humanlm.core.basics import to_json, write_jsonl
+from humanlm.core.basics import write_jsonl
 from humanlm.core.commands import main
 from humanlm.data.files import Faults, RowFault
 from humanlm.data.prepared import is_blank
@@ -14,7 +12,6 @@ from humanlm.sdpo.hindsight import PROBLEMS, ROLES, problem
 from humanlm.sdpo.preparation import (
     HISTORY,
     KINDS,
-    TLDR_MARK,
     TLDR_SYSTEM,
     _helpsteer2,
     _interactions_of,
@@ -77,18 +74,6 @@ def test_a_post_becomes_a_prompt_with_our_instruction():
     }
     assert "TL;DR:" in TLDR_SYSTEM
     assert _tldr({"info": {"post": "  ", "article": "News."}})["messages"][1]["content"] == "News."
-
-
-def test_posts_that_are_left_out():
-    most = 1023 - len(TLDR_MARK)
-    assert len(_tldr({"info": {"post": "x" * most}})["messages"][1]["content"]) == most
-    assert reason(_tldr, {"info": {"post": "x" * (most + 1)}}) == "prompt too long"
-    for info in (
-        {"post": "TL;DR:"},
-        {"post": "", "article": ""},
-    ):
-        assert reason(_tldr, {"info": info}) == "empty prompt"
-    assert reason(_tldr, {}) == "empty prompt"
 
 
 def test_rules_of_helpsteer2_in_their_order():
@@ -251,27 +236,6 @@ def test_a_conversation_of_train_is_not_in_validation_with_another_reply(tmp_pat
 
 
 # Counts, limits and files
-
-
-def test_counts_add_up_and_are_kept(tmp_path):
-    (tmp_path / "in.jsonl").write_bytes(
-        to_json({"messages": talk("a", "b", "c")}).encode()
-        + b'\n{"messages": \n'
-        + b'{"messages": []}\n'
-        + b'{"messages": [], "x": "\xff"}\n'
-    )
-    line = ["--prepare.train", str(tmp_path / "in.jsonl"), "--prepare.out", str(tmp_path / "out")]
-    assert main(["data", "followups", "dialogues", *line]) == 0
-    kept = json.loads((tmp_path / "out/prepare.json").read_text())["parts"]["train"]
-    assert kept["counts"] == {
-        "rows read": 3,
-        "row: too few messages": 2,
-        "broken JSON": 1,
-        "replies found": 1,
-        "kept": 1,
-        "wrong encoding": 1,
-    }
-    assert "in.jsonl, row 2" in str(kept["examples"]["broken JSON"])
 
 
 @pytest.mark.parametrize(

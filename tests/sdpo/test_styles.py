@@ -94,42 +94,4 @@ def test_the_31_keys_are_those_published_and_the_wrong_spelling_has_an_alias():
         find_trait("poetik")
 
 
-LONG = "You take the pan, next you fill it with water, then you put it on the stove and wait. " * 12
-FORMAL = (
-    "The egg shall be immersed in boiling water; a period of eight minutes is advisable. "
-    "Subsequently, cold water facilitates peeling."
-)
-CHATTY = (
-    "Great question! 😊 I think it's pretty easy:\n\n- grab a pan\n- boil some water\n\nLet "
-    "me know if you need more!"
-)
-
-
-@pytest.mark.parametrize(
-    "key, better, worse",
-    [
-        ("concise_casual_beginner", "Hey, just boil it, ok?", LONG + FORMAL),
-        ("detailed_professional_expert", FORMAL * 10, CHATTY),
-        ("no_punctuation", "boil it", "Boil it. Now!"),
-        ("no_emojis", FORMAL, CHATTY),
-        ("answer_direclty_reduce_formatting", FORMAL, "# Eggs\n" + "- **boil** it\n" * 80),
-        ("no_first_person", FORMAL, CHATTY + " I do."),
-        ("clarification_first", "Which egg do you mean?", FORMAL),
-        ("single_answer", FORMAL, "Option 1: boil it. Alternatively, fry it."),
-        ("sycophantic_and_praise", FORMAL, CHATTY),
-        ("no_filler_followup", FORMAL, "Eight minutes. Would you like me to explain that?"),
-        ("committing", "Eight minutes.", "Perhaps eight, possibly nine, maybe ten."),
-        ("more_lists", "# Eggs\n- boil\n# Pans\n- wash", LONG),
-        (
-            "opinionated",
-            "You should boil it; my advice is eight minutes.",
-            "Option 1: boil it. Alternatively, fry it.",
-        ),
-        ("exclamation", "Eight minutes. Which egg?", "Eight minutes!"),
-    ],
-)
-def test_styles_prefer_what_they_ask_for(key, better, worse):
-    assert STYLES[key].score(better) > STYLES[key].score(worse)
-
-
 # ---- real texts

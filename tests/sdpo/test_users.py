@@ -1,19 +1,14 @@
 "Users of every kind: rules, chat models in this process and behind servers, simulators."
 
-import os
 import re
-from dataclasses import replace
-from pathlib import Path
-from statistics import fmean
 
 import pytest
 from server import serving
 
-from humanlm.clients.client import ScriptedClient, token_estimate
+from humanlm.clients.client import ScriptedClient
 from humanlm.clients.limits import Limits
 from humanlm.clients.protocol import KINDS, LLMError
 from humanlm.core.basics import ConfigError, run_sync
-from humanlm.models.settings import estimate
 from humanlm.sdpo.styles import STYLES, TASTES
 from humanlm.sdpo.users import (
     Exchange,
@@ -24,7 +19,6 @@ from humanlm.sdpo.users import (
     make_user,
 )
 
-DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
 ASKED = ({"role": "user", "content": "How do I boil an egg?"},)
 TALK = (
     {"role": "system", "content": "SECRET instructions"},
@@ -147,28 +141,6 @@ def test_a_failed_call_moves_nothing_and_only_what_would_go_on_failing_ends_the_
         )
 
 
-@pytest.mark.parametrize(
-    "said, heard",
-    [
-        ("<think>They want it shorter, so I would", None),
-        ("  \n<THINK>\nToo long", None),
-        ("<thinking>Too long. I", None),
-        ("[THINK]Too long. I", None),
-        ("<think>Too long.</think>\n", None),
-        ("", ""),
-        ("Too long. <think>They", "Too long."),
-        ("They want it.</think>Too long.", "Too long."),
-        ("<thought>Hm.</thought> Too long.", "Too long."),
-        ("<think>a<think>b</think>Too long.", "Too long."),
-        ("What does <think> mean?", "What does <think> mean?"),
-        ("Leave `<think>` out.", "Leave `<think>` out."),
-    ],
-)
-def test_a_thought_that_never_ended_is_no_followup(said, heard):
-    [reaction] = run_sync(_ChatUser("poetic", ScriptedClient(lambda request: said))([EIGHT]))
-    assert reaction.text == heard and bool(reaction.error) == (heard is None)
-
-
 # ---- models behind servers
 
 
@@ -258,15 +230,3 @@ def test_settings_that_cannot_be_are_refused(change, said):
 
 
 # ---- costs
-
-
-def test_costs_are_those_of_what_is_asked():
-    config = UserConfig("anthropic/claude-haiku-4-5", style="poetic")
-    user = _ChatUser("poetic", ScriptedClient([]))
-    requests = [replace(user.request(e), max_tokens=1) for e in many(10)]
-    read = round(50 * fmean(map(token_estimate, requests)))
-    cost = estimate("anthropic/claude-haiku-4-5", 50, read, 50 * 128)
-    assert config.plan(50, many(10))[1].endswith(str(cost))
-    unpriced = UserConfig("vllm/x", style="poetic", base_url="http://127.0.0.1:1/v1")
-    assert "price unknown" in unpriced.plan(5, many(2))[1]
-    assert len(UserConfig("rule/short").plan(50, [])) == 1

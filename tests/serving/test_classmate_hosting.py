@@ -27,7 +27,6 @@ from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.local import HFClient
 from humanlm.serving.classmates import (
-    _BegunBody,
     _ClassmateService,
     _HostConfig,
     _mapping_file,
@@ -196,36 +195,6 @@ def test_hosted_models_go_on_with_the_same_reasoning_as_in_this_process(hosted, 
 # ---- bodies
 
 
-@pytest.mark.parametrize(
-    "body, status, said",
-    [
-        (b"[" * 100_000, 400, "no JSON"),
-        (b"{" * 1_000_001, 413, "longer than"),
-        (CHAT | {"model": "frist"}, 404, "Did you mean 'first'"),
-        (
-            CHAT
-            | {"messages": [{"role": "user", "content": [{"type": "markup", "text": "<think>"}]}]},
-            400,
-            "Expected `str`",
-        ),
-        (CHAT | {"continue_final_message": True}, 400, "belong together"),
-        (BEGUN | {"messages": CHAT["messages"]}, 400, "must be the assistant's"),
-        (CHAT | {"messages": [{"role": "user", "content": "x " * 40_000}]}, 400, "tokens"),
-    ],
-)
-def test_a_broken_body_is_refused_with_its_reason_and_the_service_goes_on(
-    folders, tmp_path, body, status, said
-):
-    with at({"first": local(folders)}, tmp_path) as (_, url, service):
-        found, answer = post(url, body)
-        assert (
-            found == status
-            and said in answer["error"]["message"]
-            and str(folders[0]) not in answer["error"]["message"]
-        )
-        assert post(url, BEGUN | {"max_tokens": 2})[0] == 200 and service.waiting == 0
-
-
 MADE = {}
 
 
@@ -233,36 +202,6 @@ def local(folders):
     if not MADE:
         MADE["first"] = HFClient("first", HFClient(folders[0]).loaded)
     return MADE["first"]
-
-
-def test_marks_become_tokens_in_what_has_been_begun_and_nowhere_else(folders):
-    model = local(folders)
-    mark = model.tokenizer.convert_tokens_to_ids("</think>")
-    hostile = {"role": "user", "content": "</think></think>"}
-    asked = _BegunBody.read(
-        BEGUN
-        | {
-            "messages": [
-                hostile,
-                {"role": "assistant", "content": "</think>"},
-                hostile,
-                BEGUN["messages"][1],
-            ]
-        }
-    )
-    without = _BegunBody.read(
-        BEGUN
-        | {
-            "messages": [
-                {"role": "user", "content": "x"},
-                {"role": "assistant", "content": "x"},
-                {"role": "user", "content": "x"},
-                BEGUN["messages"][1],
-            ]
-        }
-    )
-    counts = [model.prompt_ids(body.chat(99)).count(mark) for body in (asked, without)]
-    assert counts[0] == counts[1] > 0
 
 
 def test_who_has_no_key_is_not_answered(tmp_path, monkeypatch):

@@ -11,28 +11,25 @@ from server import serving
 
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.protocol import LLMError
-from humanlm.core.basics import DataError, run_sync, write_jsonl
+from humanlm.core.basics import run_sync
 from humanlm.core.commands import main
 from humanlm.evaluation.answering import Contestant
 from humanlm.gyms.evaluation import (
     ChatPlayer,
-    episode_messages,
     load_episodes,
     measured_tasks,
     play_tasks,
 )
-from humanlm.gyms.protocol import BROKEN, find_gym, gym_names, play_through
-from humanlm.gyms.rows import read_gym_rows
+from humanlm.gyms.protocol import BROKEN, find_gym
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
 from humanlm.serving.gym_evaluation import _find_player, _PlayerChoice
-from humanlm.serving.gym_lessons import _expert_lessons, _lesson
+from humanlm.serving.gym_lessons import _expert_lessons
 
 DATA = Path(os.environ.get("HUMANLM_DATA") or "data") / "userrl"
 needs_rows = pytest.mark.skipif(
     not DATA.is_dir(), reason="set HUMANLM_DATA to a folder with userrl"
 )
-ALL = pytest.mark.parametrize("name", gym_names())
 WHO = {
     "title": "Piano",
     "category": "instrument",
@@ -48,11 +45,6 @@ def row(n, split="test", **more):
         "reward_model": WHO | {"title": f"Piano {n}"} | more,
         "extra_info": {"split": split, "index": n},
     }
-
-
-def rows_in(folder, *rows, name="test.jsonl"):
-    write_jsonl(folder / name, rows)
-    return folder / name
 
 
 def evaluate(out, *words):
@@ -133,35 +125,6 @@ def test_other_weights_under_the_name_of_a_player_play_anew(tmp_path):
     before = player.folder
     (tmp_path / "model.safetensors").write_bytes(b"other")
     assert player.folder != before and _PlayerChoice("expert").folder == "expert"
-
-
-def test_rows_find_their_gym_and_what_is_wrong_with_them_is_counted(tmp_path):
-    path = rows_in(
-        tmp_path,
-        row(0),
-        row(0),
-        {"data_source": "interact_chess"},
-        {"data_source": "os:system", "id": 1},
-        {"data_source": ["x"]},
-        row(2, ground_truth=None),
-        row(3, "train"),
-    )
-    write_jsonl(
-        tmp_path / "gym_function.jsonl",
-        [{"id": "f", "rule": "a + b * c - d", "test_case": [1, 2, 3, 4], "expected_result": 3.0}],
-    )
-    found = read_gym_rows(tmp_path)
-    assert {name: len(tasks) for name, tasks in found.tasks.items()} == {
-        "telepathy": 2,
-        "function": 1,
-    } and sorted(found.splits["telepathy"].values()) == ["test", "train"]
-    assert found.left_out.counts == {"no task": 4, "the same again": 1}
-    assert (
-        len(read_gym_rows(tmp_path, ["interact_function"]).tasks) == 1
-        and len(read_gym_rows(path, limit=1).tasks["telepathy"]) == 1
-    )
-    with pytest.raises(DataError, match="no row of turtle"):
-        read_gym_rows(path, ["turtle"])
 
 
 @needs_rows
@@ -326,19 +289,6 @@ def test_a_gym_and_a_user_of_ones_own_are_named_by_module(tmp_path, monkeypatch)
 
 
 # ---- lessons
-
-
-@ALL
-def test_lessons_show_what_evaluation_shows(name):
-    gym = find_gym(name)
-    task = gym.tasks(1, 2)[0]
-    row = _lesson(gym, run_sync(play_through(gym.play(task), gym.expert)))
-    texts = [row["system"], *(turn["value"] for turn in row["conversations"])]
-    again = gym.play(task)
-    for n in range(2, len(texts), 2):
-        assert [m["content"] for m in episode_messages(gym, again)] == texts[:n]
-        run_sync(again.step(texts[n]))
-    assert again.stop == "done" and row["score"] == pytest.approx(gym.best(task))
 
 
 def test_a_quota_is_filled_without_bad_episodes_and_repeats():

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import warm
-from openai import AsyncOpenAI, BadRequestError, InternalServerError, NotFoundError, OpenAI
+from openai import AsyncOpenAI, BadRequestError, InternalServerError, OpenAI
 
 from humanlm.alignment.contract import (
     PolicySetup,
@@ -209,19 +209,6 @@ def test_states_that_a_request_carries_come_before_the_reply(service, them):
         assert refused.value.param == "states"
 
 
-def test_settings_arrive(them):
-    one, two, three = (complete(them, seed=s, temperature=1.0, n=3) for s in (5, 5, 6))
-
-    def texts(reply):
-        return [c.message.content for c in reply.choices]
-
-    assert texts(one) == texts(two) != texts(three) and len(set(texts(one))) > 1
-    assert [c.index for c in one.choices] == [0, 1, 2] and one.usage.completion_tokens <= 3 * 26
-    short = complete(them, max_completion_tokens=2, seed=5)
-    assert short.usage.completion_tokens == 2 and short.choices[0].finish_reason == "length"
-    assert short.usage.total_tokens == short.usage.prompt_tokens + 2
-
-
 def test_a_clients_stop_string_ends_the_visible_text_only():
     script = ScriptedPolicy({"response": "why. not.</think><response>I say no. And no.</response>"})
     setup = PolicySetup(script, HierarchyConfig(levels=["response"], thinking="on"))
@@ -321,27 +308,6 @@ def until(holds, seconds: float = 120.0) -> None:
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.05)
-
-
-@pytest.mark.parametrize(
-    "change, error, param, said",
-    [
-        ({"messages": TALK[:1]}, BadRequestError, "messages", "nothing to reply to"),
-        ({"messages": TALK[1:]}, BadRequestError, "persona", "Nobody is to be played"),
-        ({"n": 17}, BadRequestError, "n", "<= 16"),
-        ({"tools": [{"type": "function"}]}, BadRequestError, "tools", "not supported"),
-        ({"extra_body": {"level": "stanse"}}, BadRequestError, "level", "Did you mean 'stance'"),
-        ({"model": "gpt-5"}, NotFoundError, "model", "Choose from: tram"),
-    ],
-)
-def test_refusals_name_the_field(them, change, error, param, said):
-    with pytest.raises(error) as e:
-        complete(them, **change)
-    assert (
-        e.value.param == param
-        and said in e.value.message
-        and e.value.type == "invalid_request_error"
-    )
 
 
 def raw(url, method, path, body=None, headers=None):

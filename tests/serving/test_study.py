@@ -306,26 +306,6 @@ def test_deleting_leaves_nothing(serving, visitor):
     assert visitor.reply(1)[0] == 401 and visitor.ask("/")[1] == "/"
 
 
-@pytest.mark.parametrize(
-    "ask, status",
-    [
-        (lambda v: v.ask("/start", TICKS | {"code": new_code(), "consent": ""}), 422),
-        (lambda v: v.ask("/item/1/reply", b"{}", **{"Content-Type": "application/json"}), 415),
-        (lambda v: v.reply(1, "x" * 5001), 413),
-        (lambda v: v.ask("/item/1/reply", b"\xff=\xfe"), 400),
-        (lambda v: v.ask("/mine", Origin="http://evil.test"), 403),
-        (lambda v: v.ask("/", Host="evil.test"), 403),
-    ],
-)
-def test_bad_requests_are_refused_with_a_page(serving, visitor, ask, status):
-    found, _, page = ask(visitor)
-    assert (
-        found == status
-        and "<title>" in page
-        and kept_of(serving).answer(who(serving, visitor).id, 1, "reply") is None
-    )
-
-
 def test_a_key_is_asked_for_where_there_is_one(home, tmp_path):
     with Serving(tmp_path, "--study.items", home / "items.jsonl", "--study.key", "swan") as keyed:
         v = Visitor(keyed.url)

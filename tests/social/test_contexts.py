@@ -104,30 +104,6 @@ def test_the_published_decoder_adds_no_deed_to_what_an_actor_perceives():
     assert ours[1]["A"] == "A waves. It rains" and ours[3] == nobody | {"C": "C sings"}
 
 
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        ("<same_as_last_action />", "A waves"),
-        ("<same_as_last_action_0/>", "A waves"),
-        ("<SAME_AS_LAST_ACTION>, I see", "A waves, I see"),
-        ("<same_as_last_action_1 />", NONE),
-        ("<same_as_last_action_99999999 />", "<same_as_last_action_99999999 />"),
-        ("<same_as_state /><same_as_last_action />", "It rains. A waves"),
-        ("[SAME AS STATE] Cold.", "It rains. Cold."),
-        ("[SAME AS LAST ACTION]", "A waves"),
-        (
-            "<same_as_last_action /> <mental_state>Odd: <same_as_state /></mental_state>",
-            "A waves. <mental_state>Odd: It rains</mental_state>",
-        ),
-        ("<unknown />", "<unknown />"),
-        ("", ""),
-    ],
-)
-def test_a_single_actor_and_the_state(text, expected):
-    context = make_context("AB", [one(done={"A": "waves"}), one("It rains", {"B": text})])
-    assert decode(context).steps[1].observations == {"A": "A waves", "B": expected}
-
-
 def test_several_actors_are_told_in_order_and_by_index():
     tags = {
         "A": "<same_as_last_action_1 />",
@@ -153,26 +129,6 @@ def test_an_action_does_not_outlive_the_next_step():
     decoded = decode(context)
     assert [step.observations["A"] for step in decoded.steps] == [NONE, "A waves", NONE, NONE]
     assert decoded.steps[2].observations["B"] == "Quiet."
-
-
-def test_tags_in_states_and_actions():
-    context = make_context(
-        "AB",
-        [
-            one("<same_as_last_action />", done={"A": "says: hello"}),
-            one(
-                "<same_as_last_action />",
-                {"A": "<same_as_state /> <same_as_last_action />", "B": "<same_as_state />"},
-                {"B": "<same_as_next_state />"},
-            ),
-            one("B waves back.", {"A": "<same_as_last_action />"}, {"A": "<same_as_state />"}),
-        ],
-    )
-    first, second, third = decode(context).steps
-    assert first.state == NONE and second.state == "A says: hello"
-    assert second.observations == {"A": "A says: hello.", "B": "A says: hello"}
-    assert (second.actions["B"], third.observations["A"]) == ("B waves back.", "B waves back")
-    assert third.actions["A"] == NONE
 
 
 def test_thoughts_do_not_travel():

@@ -91,21 +91,6 @@ def test_refinement_is_used_and_sees_the_prediction():
     assert "draft" in json.dumps(world.requests[0].messages)
 
 
-@pytest.mark.parametrize(
-    "answers, world",
-    [
-        ([], lambda request: "nothing"),
-        ([], lambda request: LLMError("auth", "down")),
-        (["no", "no"], lambda request: GUESS),
-    ],
-)
-def test_the_draft_stands_when_looking_ahead_fails(answers, world):
-    actor = ChatAgent(ScriptedClient([say("draft"), *answers]))
-    cast = {"Ada": Foresight(actor, ScriptedClient(world)), "Bo": script()}
-    action = run(run_episode(*party(), cast, max_turns=1))[0][1]
-    assert action.argument == "draft" and "draft kept" in action.note
-
-
 def test_an_unusable_answer_loses_the_turn_and_an_outage_ends_the_episode():
     model = ScriptedClient(["…", "…", say("Yes.")])
     episode = run(run_episode(*party(), {"Ada": ChatAgent(model), "Bo": script("Hm.")}, 3))

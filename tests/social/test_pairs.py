@@ -57,17 +57,6 @@ def test_a_published_story_is_a_list_of_sentences_and_is_learnt_as_a_text(tmp_pa
     assert {(row["method"], row["overall_score"]) for row in rows} == {("exact", 1.0)}
 
 
-def test_generation_shape_and_the_stores_own_files_are_read(tmp_path):
-    (tmp_path / "lists.json").write_text(
-        json.dumps(result(PAIRS[0]) | {"socialized_context": json.loads(PAIRS[0].target)})
-    )
-    store = parser("symbolic", folder=tmp_path / "store")
-    run_sync(store(PAIRS[1].text, "tomi"))
-    pairs, others = read_pairs(tmp_path)
-    assert not others and [pair.text for pair in pairs] == [PAIRS[0].text, PAIRS[1].text]
-    assert pairs[0].context.steps == PAIRS[0].context.steps and pairs[1].task == "tomi"
-
-
 @pytest.mark.parametrize("family", ["tomi", "hitom"])
 def test_a_model_learns_from_texts_as_its_benchmark_gives_them(family, tmp_path):
     tales, path = (

@@ -164,26 +164,6 @@ def test_failures_are_never_stored(tmp_path):
     assert len(client.requests) == 3 and len(list(tmp_path.glob("*.json"))) == 1
 
 
-def test_every_setting_is_part_of_the_key():
-    client = ScriptedClient([])
-    base = LLMParser(client)
-    others = [
-        LLMParser(client, style="bare"),
-        LLMParser(client, example=False),
-        LLMParser(client, temperature=0.5),
-        LLMParser(client, seed=1),
-        LLMParser(ScriptedClient([], "scripted/other")),
-        SymbolicParser(),
-    ]
-    keys = [
-        base.key(STORY),
-        base.key(STORY, "tomi"),
-        base.key(STORY + "."),
-        *(other.key(STORY) for other in others),
-    ]
-    assert len(set(keys)) == len(keys) and base.key(STORY) == LLMParser(client).key(STORY)
-
-
 # ---- the next step
 
 

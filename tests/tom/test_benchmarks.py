@@ -167,44 +167,7 @@ def test_the_symbolic_reader_has_the_figures_of_the_label_study():
     )
 
 
-def test_published_rules_are_stricter():
-    for name, item in (("hitom", real("hitom").items[0]), ("mmtom", real("mmtom").items[0])):
-        b = benchmarks[name]
-        forms = [
-            item.gold,
-            item.gold.lower(),
-            f"{item.gold}.",
-            f"({item.gold})",
-            f"**{item.gold}**",
-            item.options[item.gold],
-        ]
-        assert [b.answered(item, f).scores["correct"] for f in forms] == [1] * 6
-        assert [b.answered(item, f).scores["published"] for f in forms] == [1, 1, 0, 0, 0, 0]
-
-
 # ---- ConfAIde
-
-
-def test_confaide_counts_a_summary_once():
-    "The published count of 'either' adds omissions and leaks"
-    confaide = benchmarks["confaide"]
-    summaries = [item for item in real("confaide") if item.kind == "meeting-summary"]
-    assert len(summaries) == 11
-    said = [
-        f"{i.facts['private']} only" if n % 2 else f"{i.facts['public']} and {i.facts['private']}"
-        for n, i in enumerate(summaries)
-    ]
-    found = {
-        m.name: m.mean
-        for m in confaide.report([confaide.answered(i, s) for i, s in zip(summaries, said)])
-        if m.group == "minutes"
-    }
-    assert (
-        found["omits or leaks"] == 1
-        and found["leaks"] == 1
-        and found["leaks in the worst case"] == 1
-    )
-    assert found["omits"] == 5 / 11 and found["omits or leaks (published count)"] == 16 / 11
 
 
 def test_confaide_reads_the_public_text_files(tmp_path):

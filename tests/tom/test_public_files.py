@@ -3,13 +3,11 @@
 import json
 import random
 
-import pytest
 from fantom_rows import fantom_set
 
 from humanlm.clients.names import scripts
 from humanlm.core.commands import main as parsers
 from humanlm.core.commands import main as tom
-from humanlm.tom.sets import benchmarks
 
 # ---- sets for evaluation only
 
@@ -78,37 +76,3 @@ def test_rows_of_sets_for_evaluation_end_a_build(tmp_path, capsys):
 
 
 # ---- ToMi: a container and its own room
-
-STORY = (
-    "Ira entered the kitchen. Tom entered the kitchen. The rope is in the box. The box "
-    "is in the kitchen. Tom exited the kitchen. Tom entered the garden. "
-    "Ira moved the rope to the red_chest. The red_chest is in the kitchen."
-)
-
-
-@pytest.mark.parametrize(
-    "cands", [["box", "red_chest", "kitchen"], ["box", "red_chest", "kitchen", "garden"], []]
-)
-@pytest.mark.parametrize(
-    "said, right",
-    [
-        ("box", 1),
-        ("the box in the kitchen", 1),
-        ("kitchen, in the box", 1),
-        ("The box, which is in the kitchen.", 1),
-        ("the box in the garden", 0),
-        ("the kitchen", 0),
-        ("not in the box but in the kitchen", 0),
-        ("the garden", 0),
-    ],
-)
-def test_a_container_with_its_own_room_is_right_and_with_another_room_is_not(said, right, cands):
-    row = {
-        "index": "1",
-        "story": STORY,
-        "question": "Where will Tom look for the rope?",
-        "cands": cands,
-        "correct_answer": "box",
-    }
-    (item,) = benchmarks["tomi"].items(row)
-    assert benchmarks["tomi"].answered(item, said).scores["correct"] == right

@@ -11,7 +11,6 @@ from humanlm.core.basics import run_sync
 from humanlm.hierarchy.levels import LEVELS
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening
 from humanlm.models.config import ModelConfig, tiny_model, train_tokenizer
-from humanlm.models.prompts import end_id
 from humanlm.training.policies import ModelPolicy, ScriptedPolicy, row_seeds
 from humanlm.training.rollouts import single_turn
 from humanlm.training.sampling import Sampling, group_index, repeat_rows
@@ -106,18 +105,6 @@ def test_a_model_is_a_policy(loaded, examples):
 
 
 # ---- completions that are given
-
-
-@pytest.mark.parametrize("text, finish", [("<goal>to win</goal>", "stop"), ("<goal>to win", "eos")])
-def test_what_is_given_ends_as_the_model_would_end_it(loaded, examples, text, finish):
-    policy, row = ModelPolicy(*loaded), make_rows(examples[:1], None, ["goal"])[0]
-    given = run_sync(policy.generate([row | {"given": [{"type": "text", "text": text}]}]))[0]
-    assert (given.text, given.finish, given.ids[-1] == end_id(loaded[1])) == (
-        text,
-        finish,
-        finish == "eos",
-    )
-    assert loaded[1].decode(given.ids).removesuffix("<|im_end|>") == text
 
 
 # ---- what goes on meanwhile

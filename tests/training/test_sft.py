@@ -2,10 +2,8 @@
 
 import copy
 import json
-import math
 import random
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +11,7 @@ import torch
 from humanlm.alignment.lessons import (
     _reply_rows,
 )
-from humanlm.core.basics import DataError, read_jsonl
+from humanlm.core.basics import DataError
 from humanlm.core.config import SFTConfig
 from humanlm.core.records import Message, sample_examples
 from humanlm.hierarchy.levels import LEVELS
@@ -22,7 +20,6 @@ from humanlm.models.checkpoints import add_adapter, load_model, make_model, save
 from humanlm.models.config import END, START, ModelConfig
 from humanlm.training.rollouts import sft_row
 from humanlm.training.sft import (
-    MetricsLog,
     _RowsTrainer,
     _sft_args,
     sft_dataset,
@@ -209,33 +206,6 @@ def test_long_prompts_lose_their_oldest_messages_and_short_limits_name_the_row(m
 
 
 # ---- watching
-
-
-def state(step, most=100):
-    return SimpleNamespace(global_step=step, max_steps=most)
-
-
-def test_a_log_forgets_what_a_resumed_run_writes_again(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    lines = [
-        {"stage": stage, "step": step, "loss": step / 10}
-        for stage in ("cold start", "humanlm")
-        for step in range(1, 6)
-    ]
-    summary = {
-        "stage": "humanlm",
-        "step": 3,
-        "train_runtime": 1.5,
-    }  # of a stage that ended, and was killed before its model was saved
-    path.write_text(
-        "".join(json.dumps(line) + "\n" for line in [*lines, summary]) + '{"stage": "humanlm", "st'
-    )
-    log = MetricsLog(path, "humanlm")
-    log.on_train_begin(None, state(3), None)
-    assert read_jsonl(path) == lines[:8]
-    log.on_log(None, state(4), None, logs={"loss": math.nan, "reward": 0.5})
-    assert read_jsonl(path)[8:] == [{"stage": "humanlm", "step": 4, "loss": None, "reward": 0.5}]
-    assert [p.name for p in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
 # ---- thoughts and long rows

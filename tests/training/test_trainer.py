@@ -510,22 +510,6 @@ def test_a_method_without_a_reward_trains_and_logs_no_score(made, tmp_path):
     assert_same(t.model, gradient_step(made, tmp_path, advantages[:, None], WRITTEN))
 
 
-@pytest.mark.numbers
-def test_a_group_of_one_trains_with_a_push_of_its_own(made, tmp_path):
-    advantages = torch.randn(2, 3)
-    t = trainer(made, Method(written(COMPLETIONS[:2]), lambda batch: advantages), tmp_path, group=1)
-    t.train()
-    assert (
-        t.args.num_generations,
-        t.args.per_device_train_batch_size,
-        t.args.generation_batch_size,
-    ) == (1, 2, 2)
-    model, prompts = copy.deepcopy(made.model), [t.policy.prompt_ids(r) for r in ROWS[:2]]
-    found = token_logps(model, prompts, COMPLETIONS[:2])
-    ((advantages * found.logps).sum() / found.mask.sum()).backward()
-    assert_same(t.model, {name: (p + p.grad).detach() for name, p in model.named_parameters()})
-
-
 def divergence(model, t):
     "Reverse KL to a teacher over the whole vocabulary, per token"
     ids, mask = (
