@@ -393,7 +393,7 @@ def _write_page(c: _Comparison) -> Path:  # of report.html
     run.pieces["evaluations"] = {system.name: answers[system.name] for system in c.systems}
     run.missing.clear()  # nothing was trained
     run.config.pop("model", None)  # of the settings, which no system need be
-    shown = ("first", "results", "differences", "examples", "run")
+    shown = ("first", "results", "differences", "importance", "examples", "run")
     lead = "Comparison of systems on the same held-out rows"
     page = report_html(run, {name: SECTIONS[name] for name in shown}, lead)
     return atomic_write(c.folder / "report.html", page)

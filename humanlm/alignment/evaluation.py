@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['METRICS', 'REFERENCES', 'PEOPLE', 'BESIDE', 'EvalConfig', 'questions', 'Evaluation', 'judge_texts', 'evaluate',
-           'load_evaluations', 'measured', 'evaluate_model', 'judged_texts', 'policy_of', 'people_texts',
+           'load_evaluations', 'measured', 'importance', 'evaluate_model', 'judged_texts', 'policy_of', 'people_texts',
            'texts_beside', 'tables']
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #import-math-from-functools
@@ -34,8 +34,10 @@ from ..core.records import Example
 from ..core.runs import watched
 from ..core.trajectory import Score, Trajectory
 from humanlm.evaluation.measured import (
+    Importance,
     Measurement,
     Result,
+    importance_rows,
     means_table,
     results_table,
     score_table,
@@ -301,6 +303,22 @@ def measured(
         texts, truths = zip(*((m.shown["response"], real[m.unit]) for m in replied))
         for m, score in zip(replied, text_scores(name, texts, truths)):
             m.values[name] = {"response": float(score)}
+    return rows
+
+# %% ../../nbs/alignment/03_evaluation.ipynb #importance
+def importance(
+    models: Mapping[str, Sequence[Evaluation]],  # name → its answers
+    resamples: int = 2000,
+) -> list[Importance]:
+    "Correlate the score of each reply with the scores of its states (HumanLM, section 5)"
+    rows = []
+    for name, evaluations in models.items():
+        table, contexts = score_table(measured(evaluations)), [e.context_id for e in evaluations]
+        replies = table.get("response_alignment", {}).get("response")
+        for metric in ("reply_state_alignment", "state_alignment"):
+            if replies and metric in table:
+                states = table[metric]
+                rows += importance_rows(name, metric, states, replies, contexts, 0, resamples)
     return rows
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #evaluate_model

@@ -18,9 +18,11 @@ from typing import Any, NamedTuple
 from .bits import NGRAM, bits_home, model_bits, ngram_bits, with_bits
 from .contract import ModelChoice, contract, how_to_ask, state_source
 from humanlm.alignment.evaluation import (
+    BESIDE,
     EvalConfig,
     Evaluation,
     evaluate_model,
+    importance,
     judged_texts,
     load_evaluations,
     measured,
@@ -335,9 +337,12 @@ def _evaluations_of(run: Run, name: str) -> list[Evaluation]:
 
 
 def completed(run: Run, outcome: Results) -> Results:
-    "Add who judged, and bits"
+    "Add which states go with good replies, who judged, and bits"
     s = run.settings
-    outcome = outcome._replace(notes={"judges": judges_record(s)})
+    files = sorted((run.folder / "evaluations").glob("*.jsonl"))
+    answers = {file.stem: load_evaluations(file) for file in files if file.stem not in BESIDE}
+    states = importance(answers, s.eval.bootstrap)
+    outcome = outcome._replace(importance=states, notes={"judges": judges_record(s)})
     return _add_bits(run, outcome) if s.eval.bits else outcome
 
 

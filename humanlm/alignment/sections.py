@@ -14,9 +14,9 @@ from typing import Any
 
 from .evaluation import METRICS, Evaluation, load_evaluations
 from ..core.basics import shorten, to_dict
-from ..core.html import Html, fold, tag
+from ..core.html import Html, Table, fold, tag
 from ..core.records import load_examples
-from ..core.stats import known_mean, number_text
+from ..core.stats import known_mean, number_text, range_text
 from ..data.viz import example_html, spread
 from ..evaluation import report
 from ..evaluation.figures import Names
@@ -167,6 +167,24 @@ def _examples_section(run: RunFolder) -> Html:
         page += tag("article", head, example_html(replace(e, states=None)), *texts)
     return page or missing("No texts: evaluations or held-out examples are missing.")
 
+# %% ../../nbs/alignment/05_sections.ipynb #importance_section
+def _importance_section(run: RunFolder) -> Html:
+    "Show how the scores of replies go with those of states"
+    lines = [
+        (
+            shorten(r.model, 40),
+            NAMES.title(r.metric),
+            r.level,
+            r.n,
+            number_text(r.pearson, "+.2f"),
+            range_text(r.low, r.high, "+.2f"),
+            number_text(r.spearman, "+.2f"),
+        )
+        for r in run.results.importance
+    ]
+    heads = ("model", "metric", "state", "n", "Pearson", "95 %", "Spearman")
+    return Table(heads, lines, "l").html() if lines else missing("No states were judged.")
+
 # %% ../../nbs/alignment/05_sections.ipynb #SECTIONS
 _PANELS = report.PANELS | {
     "reward": "mean reward, all levels",
@@ -193,6 +211,12 @@ SECTIONS: dict[str, Section] = {  # anchor → title, the line below it, what dr
     "first": ("", "", _first),
     "results": _FRAME["results"],
     "differences": _FRAME["differences"],
+    "importance": (
+        "Which states matter",
+        "Correlation of the score of a reply with the score of each state: as the judge reads it "
+        "from the reply (reply_state_alignment), or as the model wrote it when asked.",
+        _importance_section,
+    ),
     "examples": (
         "What the models write",
         "Held-out rows, evenly from best to worst. Click a score for its reason.",

@@ -6,7 +6,7 @@
 __all__ = ['ALL', 'BITS', 'UNREAD', 'AUC', 'SAYS', 'TABLES', 'Result', 'PairedDifference', 'level_intervals', 'result_rows',
            'Importance', 'importance_rows', 'results_table', 'means_table', 'metrics_table', 'differences_table',
            'paired_table', 'Measurement', 'save_measured', 'load_measured', 'score_table', 'Results', 'results',
-           'save_results', 'load_results', 'bits_tables', 'unmeasured']
+           'save_results', 'load_results', 'bits_tables']
 
 # %% ../../nbs/evaluation/01_measured.ipynb #exported-imports
 import json
@@ -498,9 +498,3 @@ def bits_tables(rows: Sequence[Result]) -> str:  # Markdown; empty where bits we
             says = SAYS[title].format(k=k) + SAYS[AUC] * (AUC in columns)
             tables += [Table((title, "n", *heads), lines).markdown(), says]
     return "\n\n".join([*tables, "±: half of the 95 % interval by person."] if tables else [])
-
-
-def unmeasured(measured: Results) -> list[str]:
-    "Say which systems gave no bits, and why"
-    why = measured.notes.get("bits", {}).get("unmeasured", {})
-    return [f"No bits of {name}: {reason}" for name, reason in why.items()]

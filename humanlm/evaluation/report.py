@@ -36,7 +36,6 @@ from humanlm.evaluation.measured import (
     bits_tables,
     differences_table,
     load_results,
-    unmeasured,
 )
 from ..rewards.texts import is_text_metric
 
@@ -227,9 +226,7 @@ def _bits_html(results: Results) -> Html:  # empty if none were measured
     shown = bits_tables(results.rows)
     if not shown:
         return Html()
-    reasons = Html().join(tag("p", line) for line in unmeasured(results))
-    head = tag("h3", "Bits of the real reply")
-    return head + markdown_html(shown) + reasons
+    return tag("h3", "Bits of the real reply") + markdown_html(shown)
 
 
 def _texts_html(
