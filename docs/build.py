@@ -86,13 +86,13 @@ def fence(code: str, info: str = "") -> str:
     return f"{ticks}{info}\n{code.rstrip()}\n{ticks}"
 
 
-def relink(text: str, to: Target) -> str:
+def relink(text: str, link: Callable[[str], str | None]) -> str:
     "Rewrite the link targets of prose, leaving code alone"
 
     def one(m: re.Match) -> str:
         if not m[1]:
             return m[0]
-        new = to.link(m[2])
+        new = link(m[2])
         return m[1].lstrip("!")[1:-1] if new is None else f"{m[1]}({new}{m[3] or ''})"
 
     return _code_or_link.sub(one, text)
@@ -136,7 +136,7 @@ def signature(text: str, to: Target) -> str:
         return class_fields().get(m[1], bare)
 
     text = re.sub(r"^def ([A-Z]\w*)\(\n(?:    .*\n)*\)(?:->None)?:$", declared, text, flags=re.M)
-    return relink(re.sub(r"^def ([A-Z])", r"class \1", text, flags=re.M), to)
+    return relink(re.sub(r"^def ([A-Z])", r"class \1", text, flags=re.M), to.link)
 
 
 def output_md(out: dict, to: Target) -> str:
@@ -152,7 +152,7 @@ def output_md(out: dict, to: Target) -> str:
     if kind == "text/html":
         return to.html(data[kind])
     if kind == "text/markdown":
-        return relink(data[kind], to)
+        return relink(data[kind], to.link)
     if kind == "image/png":
         return f"![figure]({to.image(base64.b64decode(data[kind]), '.png')})"
     if kind == "image/svg+xml":
@@ -233,7 +233,7 @@ def notebook_md(nb: dict, to: Target) -> str:
         elif cell["cell_type"] == "raw":
             blocks.append(_front_matter(source))
         elif not source.startswith("<!-- WARNING"):
-            blocks.append(relink(source, to))
+            blocks.append(relink(source, to.link))
     return "\n\n".join(b.strip("\n") for b in blocks if b.strip()) + "\n"
 
 
@@ -405,8 +405,11 @@ def write_pages(processed: Path, repo_url: str) -> list[Path]:
     for code in NBS.glob("howto/*.py"):
         shutil.copy(code, pages / "howto")
     shutil.copytree(NBS / "images", pages / "images")
-    for extra in ("CHANGELOG.md", "CONTRIBUTING.md", "docs/site.css"):
-        shutil.copy(ROOT / extra, pages / Path(extra).name)
+    shutil.copy(ROOT / "docs/site.css", pages)
+    for extra in ("CHANGELOG.md", "CONTRIBUTING.md"):
+        text = (ROOT / extra).read_text("utf-8").replace("](nbs/", "](")
+        text = relink(text, lambda target: site_link(target, repo_url))
+        (pages / extra).write_text(text, "utf-8")
     outputs.save()
     return books
 

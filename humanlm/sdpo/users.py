@@ -200,7 +200,7 @@ class _PersonUser(_ChatUser):
         roles = {"user": {"role": "assistant"}, "assistant": {"role": "user", "name": "Assistant"}}
         messages = [*exchange.messages, {"role": "assistant", "content": exchange.reply}]
         turns = tuple(roles[r] | {"content": text} for r, text in _turns(messages, 2 * MAX_READ))
-        drawing = {"seed": exchange.seed, "repeat": exchange.seed}
+        drawing: dict[str, Any] = {"seed": exchange.seed, "repeat": exchange.seed}
         return ChatRequest(turns, extra={"persona": self.persona}, **self.settings | drawing)
 
 # %% ../../nbs/sdpo/04_users.ipynb #UserConfig

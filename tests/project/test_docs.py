@@ -48,7 +48,7 @@ def test_links_of_the_front_page_lead_somewhere_also_where_their_words_stand_on_
         t for t in targets if not re.match(r"[a-z]+:", t) and not (build.ROOT / t).exists()
     ] == []
     assert (
-        build.relink("see [two\nlines](x.md), [one](y.md)", TO)
+        build.relink("see [two\nlines](x.md), [one](y.md)", TO.link)
         == "see [two\nlines](to/x.md), [one](to/y.md)"
     )
 
