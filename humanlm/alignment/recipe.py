@@ -325,9 +325,10 @@ def _candidates(run: Run) -> Mapping[str, Candidate]:
 
 def _evaluations_of(run: Run, name: str) -> list[Evaluation]:
     "Evaluate a candidate on every level of the held-out rows; done once and kept"
-    w, (s, place, texts) = run.work, _candidates(run)[name]
+    w = run.work
 
     def make():
+        s, place, texts = _candidates(run)[name]
         if texts is None:
             ledger = w.ledgers.get("simulated user")
             return evaluate_model(place, w.examples, s, w.test_judge, ledger)
@@ -339,8 +340,8 @@ def _evaluations_of(run: Run, name: str) -> list[Evaluation]:
 def completed(run: Run, outcome: Results) -> Results:
     "Add which states go with good replies, who judged, and bits"
     s = run.settings
-    files = sorted((run.folder / "evaluations").glob("*.jsonl"))
-    answers = {file.stem: load_evaluations(file) for file in files if file.stem not in BESIDE}
+    names = dict.fromkeys(r.model for r in outcome.rows if r.model not in BESIDE)
+    answers = {name: _evaluations_of(run, name) for name in names}
     states = importance(answers, s.eval.bootstrap)
     outcome = outcome._replace(importance=states, notes={"judges": judges_record(s)})
     return _add_bits(run, outcome) if s.eval.bits else outcome
