@@ -24,7 +24,7 @@ SYSTEMS = {"alignment", "sdpo", "classmate", "gyms", "social"}
 LIGHT = (
     "core data clients worlds hierarchy evaluation social gyms tom"
 ).split()  # their pages run where torch is not installed
-ONLY_IN = {"trl": "training", "deepspeed": "training", "verl": "engines", "ray": "engines"}
+ONLY_IN = {"trl": "training", "verl": "engines", "ray": "engines"}
 DOOR = 50  # the number of a door's module in its room; pages that build on it start at 51
 
 # What each room is for, in a line of the map (docs/map.py), in the same order.

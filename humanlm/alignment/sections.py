@@ -16,7 +16,7 @@ from .evaluation import METRICS, Evaluation, load_evaluations
 from ..core.basics import shorten, to_dict
 from ..core.html import Html, Table, fold, tag
 from ..core.records import load_examples
-from ..core.stats import known_mean, number_text, range_text
+from ..core.stats import FEW, FEW_SAYS, known_mean, marked, number_text, range_text
 from ..data.viz import example_html, spread
 from ..evaluation import report
 from ..evaluation.figures import Names
@@ -176,14 +176,17 @@ def _importance_section(run: RunFolder) -> Html:
             NAMES.title(r.metric),
             r.level,
             r.n,
-            number_text(r.pearson, "+.2f"),
+            marked(number_text(r.pearson, "+.2f"), r.n),
             range_text(r.low, r.high, "+.2f"),
-            number_text(r.spearman, "+.2f"),
+            marked(number_text(r.spearman, "+.2f"), r.n),
         )
         for r in run.results.importance
     ]
     heads = ("model", "metric", "state", "n", "Pearson", "95 %", "Spearman")
-    return Table(heads, lines, "l").html() if lines else missing("No states were judged.")
+    if not lines:
+        return missing("No states were judged.")
+    few = any(r.n < FEW for r in run.results.importance)
+    return Table(heads, lines, "l").html() + tag("p", FEW_SAYS.lstrip("\\") if few else "")
 
 # %% ../../nbs/alignment/05_sections.ipynb #SECTIONS
 _PANELS = report.PANELS | {

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar, NamedTuple
 
 from ..clients.client import ChatClient, chat_all
-from ..clients.protocol import ChatRequest, LLMError, chat
+from ..clients.protocol import ChatRequest, LLMError, chat, object_schema
 from ..clients.reader import without_middle
 from ..core.basics import shorten
 from .files import clean_text
@@ -33,21 +33,12 @@ LISTS = {
 }
 
 
-def _object(properties):
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
-
-
 _PHRASES = {"type": "array", "minItems": 1, "items": {"type": "string"}}
 _ANALYSIS = "what the messages show, before anything is settled"
-_SCHEMA = _object(
+_SCHEMA = object_schema(
     {
         "analysis": {"type": "string", "description": _ANALYSIS},
-        "demographics": _object({name: {"type": "string"} for name in DEMOGRAPHICS}),
+        "demographics": object_schema({name: {"type": "string"} for name in DEMOGRAPHICS}),
         **{name: _PHRASES | {"description": text} for name, text in LISTS.items()},
     }
 )

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from ..clients.protocol import ChatRequest, chat
+from ..clients.protocol import ChatRequest, chat, object_schema
 from ..core.basics import fingerprint
 from ..core.records import Message
 from ..hierarchy.levels import HIERARCHY, Hierarchy
@@ -73,21 +73,12 @@ One verdict for each id, as many matches as key points, each reason one short se
 _NUMBERS = {"type": "array", "items": {"type": "number"}}
 _TEXTS = {"type": "array", "items": {"type": "string"}}
 
-
-def _object(properties):
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
-
 # %% ../../nbs/rewards/04_rubric.ipynb #answer_schema
 _ONE = {
     "key_points": _TEXTS,
     "verdicts": {
         "type": "array",
-        "items": _object(
+        "items": object_schema(
             {
                 "id": {"type": "string"},
                 "reason": {"type": "string"},
@@ -98,10 +89,10 @@ _ONE = {
         ),
     },
 }
-_ASPECT = _object({"level": {"type": "string"}, **_ONE})
+_ASPECT = object_schema({"level": {"type": "string"}, **_ONE})
 _SCHEMAS = {
-    False: _object(_ONE),
-    True: _object({"aspects": {"type": "array", "items": _ASPECT}}),
+    False: object_schema(_ONE),
+    True: object_schema({"aspects": {"type": "array", "items": _ASPECT}}),
 }  # by whether there are several levels at once
 
 # %% ../../nbs/rewards/04_rubric.ipynb #answer_form

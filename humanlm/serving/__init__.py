@@ -1,6 +1,6 @@
 """Trained simulators for other people: behind an address, in a conversation, on the Hub.
 
-`humanlm serve`, `humanlm talk` and `humanlm hub` use it."""
+`humanlm serve`, `humanlm talk`, `humanlm study` and `humanlm push` use it."""
 from typing import TYPE_CHECKING
 
 from ..core.plugins import lazy_names
