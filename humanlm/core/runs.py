@@ -4,11 +4,10 @@
 
 # %% auto #0
 __all__ = ['CHARGES', 'WAYS_ON', 'PACKAGES', 'run_state', 'read_record', 'open_run', 'require_same', 'require_conditions',
-           'alone', 'process_count', 'is_main_process', 'wait_for_all', 'one_leads', 'Stages', 'time_left', 'watched',
-           'versions', 'git_commit', 'run_record', 'save_record']
+           'alone', 'process_count', 'is_main_process', 'wait_for_all', 'Stages', 'watched', 'versions', 'git_commit',
+           'run_record', 'save_record']
 
 # %% ../../nbs/core/06_runs.ipynb #import-itertools-import-json
-import atexit
 import itertools
 import json
 import os
@@ -18,9 +17,8 @@ import sys
 import time
 from collections.abc import Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
-from datetime import timedelta
 from functools import cache
-from importlib import import_module, metadata
+from importlib import metadata
 from pathlib import Path
 from typing import IO, Any, Literal, cast
 
@@ -219,30 +217,6 @@ def wait_for_all() -> None:
 
         PartialState(cpu=not torch.cuda.is_available()).wait_for_everyone()
 
-# %% ../../nbs/core/06_runs.ipynb #one_leads
-@contextmanager
-def one_leads() -> Generator[bool]:  # whether this is the one
-    "Let the first process go on alone while the others wait for its end"
-    if process_count() == 1:
-        yield True
-        return
-    dist: Any = import_module("torch.distributed")
-    wait_for_all()
-    group = dist.new_group(backend="gloo", timeout=timedelta(days=365))
-    atexit.register(_parted)
-    try:
-        yield is_main_process()
-    finally:
-        dist.barrier(group)
-
-
-def _parted() -> None:
-    "End the connections of processes while Python still runs"
-    import torch.distributed as dist
-
-    if dist.is_initialized():
-        dist.destroy_process_group()
-
 # %% ../../nbs/core/06_runs.ipynb #Stages
 class Stages:
     "Wall time per stage: `with stages('cold start'): ...`"
@@ -259,16 +233,6 @@ class Stages:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
 # %% ../../nbs/core/06_runs.ipynb #watched
-def time_left(
-    begun: float,  # of `time.monotonic`
-    done: int,
-    total: int,
-) -> str:
-    "Say how long the rest takes, if it goes on as so far"
-    seconds = (time.monotonic() - begun) / max(1, done) * (total - done)
-    return f"about {seconds / 60:.0f} min left" if seconds > 90 else f"about {seconds:.0f} s left"
-
-
 def watched(
     total: int,  # things to do
     step: int,  # how many at once

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SAFE', 'LOCAL', 'web_libraries', 'listen', 'address', 'server_url', 'WebError', 'answer', 'answer_json', 'read_json',
-           'read_form', 'unless_gone', 'service_key', 'check_key', 'web_app', 'serve_app', 'serving_app']
+           'read_body', 'service_key', 'check_key', 'web_app', 'serve_app', 'serving_app']
 
 # %% ../../nbs/core/07_web.ipynb #imports
 import asyncio
@@ -15,10 +15,9 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, MutableMapping, Sequence
 from types import SimpleNamespace
 from typing import Any
-from urllib.parse import parse_qsl
 
 from .basics import ConfigError, HumanLMError, optional, shorten
 from .config import HIDDEN
@@ -107,34 +106,23 @@ async def read_json(
     most: int,  # bytes
 ) -> Any:
     "Read the JSON of a request; `WebError` if it is none, or too long"
-    read = await _sent(request, most, "application/json", "JSON")
+    read = await read_body(request, most, "application/json")
     try:
         return json.loads(read)
     except (ValueError, RecursionError) as e:
         raise WebError(f"The request is no JSON: {shorten(e)}") from e
 
 
-async def read_form(
+async def read_body(
     request: Any,  # of starlette
     most: int,  # bytes
-) -> dict[str, str]:  # field → text, its lines ended as everywhere else
-    "Read the form of a request; `WebError` if it is none, or too long"
-    read = await _sent(request, most, "application/x-www-form-urlencoded", "a form")
-    try:
-        return {
-            name: text.replace("\r\n", "\n")
-            for name, text in parse_qsl(read.decode(), keep_blank_values=True, max_num_fields=200)
-        }
-    except ValueError as e:
-        raise WebError(f"The request is no form: {shorten(e)}") from e
-
-
-async def _sent(request: Any, most: int, wanted: str, what: str) -> bytes:
-    "Read what is sent if it is of the wanted kind, and not too long"
+    wanted: str,  # content type
+) -> bytes:
+    "Read the body of a request; `WebError` if it has another type, is too long or too slow"
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != wanted:
         raise WebError(
-            f"Send {what}, with Content-Type: {wanted}; got {shorten(kind) or 'none'}.",
+            f"Send Content-Type: {wanted}; got {shorten(kind) or 'none'}.",
             415,
             "wrong_type",
         )
@@ -155,21 +143,6 @@ async def _sent(request: Any, most: int, wanted: str, what: str) -> bytes:
 
 
 _PATIENCE = 20  # seconds for a body to arrive
-
-# %% ../../nbs/core/07_web.ipynb #unless_gone
-async def unless_gone(
-    request: Any,  # of starlette
-    work: Coroutine[Any, Any, Any],  # that answers it
-) -> Any:  # what the work gives
-    "Answer a request; `WebError`, and the work is cancelled, where the one who asked has left"
-    job = asyncio.ensure_future(work)
-    try:
-        while not (await asyncio.wait({job}, timeout=0.5))[0]:
-            if await request.is_disconnected():
-                raise WebError("The client has left.", 499, "client_left")
-        return job.result()
-    finally:
-        job.cancel()
 
 # %% ../../nbs/core/07_web.ipynb #service_key
 def service_key(

@@ -12,14 +12,17 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from ..core.basics import DataError, atomic_write
 from ..core.html import Table, escape, markdown_html, page, tag
 from humanlm.core.stats import (
     Agreement,
+    Bootstrap,
     Interval,
     agreement,
     known_mean,
-    krippendorff,
     number_text,
     range_text,
 )
@@ -65,6 +68,37 @@ def _item_ratings(store: StudyAnswers, who: Participant, n: int) -> list[dict[st
         for row in rows:
             row["top"] = (row in best) / len(best)
     return rows
+
+# %% ../../nbs/serving/24_ratings.ipynb #krippendorff
+def _krippendorff(
+    ratings: ArrayLike,  # [E]; nan = no score
+    things: ArrayLike,  # [E] what was rated
+    cases: ArrayLike | None = None,  # [E] what each thing belongs to; None = each its own
+    seed: int = 0,  # of the resampling
+    resamples: int = 2000,  # how many
+) -> Interval:  # n: ratings of things that at least two raters share
+    "Measure how far any number of raters agree, by squared differences"
+    from krippendorff import alpha
+
+    x, units = np.asarray(ratings, float), np.asarray(things)
+    scored = ~np.isnan(x)
+    clusters = np.asarray(things if cases is None else cases)[scored]
+    values, column = np.unique(x[scored], return_inverse=True)
+    _, first, unit = np.unique(units[scored], return_index=True, return_inverse=True)
+    counts = np.zeros((len(first), len(values)))  # [U, V]
+    np.add.at(counts, (unit, column), 1)
+    shared = counts.sum(1) > 1
+    counts, draws = counts[shared], Bootstrap(clusters[first][shared], seed, resamples)
+    if np.count_nonzero(counts.sum(0)) < 2:
+        return Interval(math.nan, math.nan, math.nan, int(counts.sum()))
+
+    def of(weights: np.ndarray) -> float:  # [U] how often each thing counts
+        some = np.repeat(counts, weights.astype(int), 0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return alpha(value_counts=some, value_domain=values, level_of_measurement="interval")
+
+    drawn = draws.weighted(lambda weights: np.array([of(row) for row in weights]))
+    return Interval.of_draws(of(np.ones(len(counts))), drawn, counts.sum(), len(draws.names))
 
 # %% ../../nbs/serving/24_ratings.ipynb #StudyReport
 _SCALES = ("similarity", "human", "rank", "top")
@@ -167,7 +201,7 @@ def study_report(
             resamples,
         ),
         {
-            name: krippendorff([r[name] for r in ratings], things, items, resamples=resamples)
+            name: _krippendorff([r[name] for r in ratings], things, items, resamples=resamples)
             for name in _SCALES[:3]
         },
         {name: judge(name) for name in _SCALES[:2]},

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from humanlm.core.config import RunConfig, SFTConfig, hidden
+from humanlm.core.config import RunConfig, hidden
 from humanlm.core.grammar import parse
 from humanlm.data.dataset import DataConfig
+from humanlm.training.sampling import SFTConfig
 
 settings.register_profile(
     "calm",
@@ -28,7 +29,8 @@ GROUPS = {
 SCRIPT = """
 import sys
 from humanlm.core.commands import command
-from humanlm.core.config import RunConfig, SFTConfig
+from humanlm.core.config import RunConfig
+from humanlm.training.sampling import SFTConfig
 from humanlm.core.grammar import parse
 from humanlm.data.dataset import DataConfig
 @command("demo")

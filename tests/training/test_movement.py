@@ -7,10 +7,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from humanlm.core.config import SFTConfig
 from humanlm.evaluation.measured import Measurement
 from humanlm.training.functions import TextReward, ask_row, group_advantage
-from humanlm.training.method import Method
+from humanlm.training.method import Method, SFTConfig
 from humanlm.training.recipe import Recipe, Stage, Work
 from humanlm.training.rollouts import sft_row, single_turn
 from humanlm.training.stages import fit, learn, lessons
