@@ -28,7 +28,6 @@ from humanlm.core.basics import (
 )
 from ..core.config import Settings
 from ..core.runs import process_count
-from ..core.trajectory import save_trajectories
 from humanlm.engines.cluster import (
     _require_gpu,
     cluster,
@@ -53,6 +52,7 @@ from humanlm.engines.settings import (
     overrides,
     trainer_options,
 )
+from ..evaluation.index import save_trajectories
 from ..models.checkpoints import has_adapter
 from ..training.memory import Load
 from ..training.method import Method

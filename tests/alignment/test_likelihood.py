@@ -24,7 +24,7 @@ from humanlm.alignment.likelihood import (
 from humanlm.alignment.modes import training_rows
 from humanlm.core.basics import ConfigError, read_jsonl, run_sync
 from humanlm.core.records import Example, Message, Persona
-from humanlm.core.trajectory import load_trajectories
+from humanlm.evaluation.index import load_trajectories
 from humanlm.hierarchy.prompts import HierarchyConfig
 from humanlm.models.bits import byte_count
 from humanlm.models.checkpoints import load_model, make_model

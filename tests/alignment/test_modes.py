@@ -17,7 +17,7 @@ from humanlm.alignment.modes import (
 from humanlm.alignment.simulator import Simulator
 from humanlm.core.basics import ConfigError, read_jsonl
 from humanlm.core.records import sample_examples
-from humanlm.core.trajectory import load_trajectories
+from humanlm.evaluation.index import load_trajectories
 from humanlm.hierarchy.composed import in_order, written
 from humanlm.hierarchy.parsing import parse
 from humanlm.hierarchy.prompts import HierarchyConfig

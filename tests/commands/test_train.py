@@ -25,7 +25,7 @@ from humanlm.alignment.evaluation import PEOPLE
 from humanlm.clients.ledger import prices
 from humanlm.core.basics import read_jsonl, write_jsonl
 from humanlm.core.runs import alone
-from humanlm.core.trajectory import load_trajectories
+from humanlm.evaluation.index import load_trajectories
 from humanlm.hierarchy.prompts import closing, markup, opening
 from humanlm.models.checkpoints import load_model
 from humanlm.models.config import END, START

@@ -19,7 +19,7 @@ from leftovers import MARK, left, nobody_left
 from server import serving
 
 from humanlm.core.basics import read_jsonl, to_json
-from humanlm.core.trajectory import load_trajectories
+from humanlm.evaluation.index import load_trajectories
 from humanlm.models.checkpoints import load_model
 
 pytestmark = pytest.mark.verl

@@ -5,9 +5,10 @@ import random
 import pytest
 
 from humanlm.core.basics import DataError, write_jsonl
-from humanlm.core.trajectory import Trajectory, Turn, load_trajectories, save_trajectories
+from humanlm.core.trajectory import Trajectory, Turn
 from humanlm.evaluation.detection import DETECTORS
 from humanlm.evaluation.dialogues import read_dialogues
+from humanlm.evaluation.index import load_trajectories, save_trajectories
 from humanlm.evaluation.manner import LEAST, Manner
 from humanlm.worlds.mini import WorldConfig, make_world
 

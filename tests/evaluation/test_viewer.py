@@ -12,9 +12,15 @@ from pages import CHROMIUM, HOSTILE, in_browser, read
 
 from humanlm.core.basics import DataError, write_jsonl
 from humanlm.core.records import Example, Message, Persona, save_examples
-from humanlm.core.trajectory import Score, Trajectory, Turn, load_trajectories, save_trajectories
+from humanlm.core.trajectory import Score, Trajectory, Turn
 from humanlm.core.web import serving_app
-from humanlm.data.index import Choice, Records, run_records
+from humanlm.evaluation.index import (
+    Choice,
+    Records,
+    load_trajectories,
+    run_records,
+    save_trajectories,
+)
 from humanlm.evaluation.viewer import RunViewer
 from humanlm.view import _context_html
 

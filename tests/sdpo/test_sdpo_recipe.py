@@ -14,7 +14,7 @@ import yaml
 from safetensors.torch import load_file
 
 from humanlm.core.basics import read_jsonl, write_jsonl
-from humanlm.core.trajectory import load_trajectories
+from humanlm.evaluation.index import load_trajectories
 from humanlm.evaluation.measured import load_measured, load_results
 from humanlm.sdpo.hindsight import AssistantReply, Followup, Interaction
 from humanlm.sdpo.users import Reaction

@@ -10,7 +10,7 @@ import yaml
 from safetensors.torch import load_file
 
 from humanlm.core.basics import read_jsonl
-from humanlm.core.trajectory import load_trajectories
+from humanlm.evaluation.index import load_trajectories
 
 CONFIG = {
     "run": {"methods": ["humanlm", "prefix-chaining", "humanlm-composed"], "report": False},

@@ -13,7 +13,7 @@ from pair import Pair
 from safetensors.torch import load_file
 
 from humanlm.core.basics import read_jsonl
-from humanlm.core.trajectory import load_trajectories
+from humanlm.evaluation.index import load_trajectories
 from humanlm.training.sharding import sharding_faults
 
 TWO = Pair()
