@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['HIDDEN', 'HARMLESS', 'SHIPPED', 'SCALARS', 'RunConfig', 'is_plain_name', 'hidden', 'Settings', 'read_yaml',
-           'settings_file', 'yaml_value']
+           'yaml_value']
 
 # %% ../../nbs/core/02_config.ipynb #exported-imports
 import re
@@ -47,8 +47,6 @@ class RunConfig:
     """Generated tokens per method: training stops at the first step past it. null: no limit."""
     wandb: str | None = None
     """Weights & Biases project to log to. null: only the local metrics.jsonl."""
-    report: bool = True
-    """Write report.html at the end."""
 
     def __post_init__(self):
         plain, budget = self.name is None or is_plain_name(self.name), self.token_budget
@@ -96,27 +94,21 @@ class Settings:
     dry_run: bool = False  # print the plan only
     resume: str | None = None  # None: no; "": the run of these settings; else a run folder
     fresh: bool = False  # move an existing run aside
-    help_trainer: bool = False  # print the options of the trainer
     inputs: tuple[str, ...] = ()  # what stands on the line beside flags
 
     def __getattr__(self, name: str) -> Any:
         groups = self.__dict__.get("groups", {})
         if name in groups:
             return groups[name]
-        raise AttributeError(f"No group of settings {name!r}.{near_miss(name, groups)}")
+        raise AttributeError(f"No group of settings {name!r}, only {', '.join(groups)}")
 
     def changed(self, **new: Any) -> "Settings":
         "Give the same settings with other switches or other values"
-        changed = {name: self.groups[name] for name in new if name in self.groups}
-        groups = {
-            name: group | new[name] if isinstance(group, dict) else replace(group, **new[name])
-            for name, group in changed.items()
-        }
-        return replace(
-            self,
-            groups=self.groups | groups,
-            **{name: value for name, value in new.items() if name not in changed},
-        )
+        groups = dict(self.groups)
+        for name in groups.keys() & new.keys():
+            group, values = groups[name], new.pop(name)
+            groups[name] = group | values if isinstance(group, dict) else replace(group, **values)
+        return replace(self, groups=groups, **new)
 
     def to_dict(self) -> dict[str, Any]:
         "Give the settings of all groups as plain data that may be kept and shown"
@@ -137,15 +129,11 @@ class Settings:
 
     def secrets(self) -> list[str]:
         "Give the flags that bring back what `to_dict` hides"
-        pairs = (
-            (f"{group}.{name}", value, shown[name])
+        return [
+            f"--{group}.{name}={value}"
             for group, shown in self.to_dict().items()
             for name, value in to_dict(self.groups[group]).items()
-        )
-        return [
-            f"--{name}={value}"
-            for name, value, shown in pairs
-            if isinstance(value, str) and value != shown
+            if isinstance(value, str) and value != shown[name]
         ]
 
     def fingerprint(self) -> str:
@@ -169,7 +157,6 @@ HARMLESS = (
     "run.name",
     "run.out",
     "run.wandb",
-    "run.report",
     "eval.budget",
     "verl.address",
     "plan.gpus",
@@ -227,14 +214,6 @@ SHIPPED = next(
 )  # in a wheel, in a clone
 
 
-def settings_file(name: str) -> str:
-    "Find a settings file by its path, or by its name among those of the package"
-    inner = SHIPPED / name.removeprefix("configs/")
-    return next(
-        (str(path) for path in (Path(name), inner, Path(f"{inner}.yaml")) if path.is_file()), name
-    )
-
-
 def _guess_file(path: Path) -> str:
     beside = sorted(p.name for p in path.parent.glob("*.y*ml"))
     return near_miss(path.name, beside or [p.stem for p in sorted(SHIPPED.glob("*.yaml"))])
@@ -251,9 +230,7 @@ def _strict_loader() -> Any:
         def construct_mapping(
             self, node: yaml.MappingNode, deep: bool = False
         ) -> dict[Hashable, Any]:
-            keys = [
-                key.value if isinstance(key.value, str) else "(not text)" for key, _ in node.value
-            ]
+            keys = [key.value for key, _ in node.value]
             if twice := [key for key in keys if keys.count(key) > 1]:
                 raise ValueError(
                     f"line {node.start_mark.line + 1} and below: the key {twice[0]!r} occurs twice"

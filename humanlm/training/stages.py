@@ -312,7 +312,7 @@ def start(
 def _show(recipe: Recipe, settings: Settings, folder: Path) -> None:
     "Print the tables of a finished run, and write its report where it is wanted and not there"
     report = folder / "report.html"
-    if settings.run.report and not report.exists():
+    if not report.exists():
         recipe.report(folder)
     outcome = load_results(folder / "results.json")
     parts = [outcome.notes.get("example"), aligned(recipe.tables(outcome.rows))]

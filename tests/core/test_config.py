@@ -68,7 +68,7 @@ def test_commands_answer_without_heavy_imports(argv, code, part):
     [
         (
             ["--run.sed", "1", "--sft.noise", "x"],
-            ["2 problems", "--run.seed?", "--sft.noise must be float"],
+            ["2 problems", "run.seed?", "--sft.noise must be float"],
         ),
         (["--config", "nowhere.yaml"], ["Cannot read nowhere.yaml"]),
         (

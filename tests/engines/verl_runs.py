@@ -31,8 +31,6 @@ ON_CPU = [
     "cpu",
     "--verl.rollout",
     "hf",
-    "--run.report",
-    "false",
 ]
 SMALL = ["--rollout.num_prompts", "2", "--rollout.group_size", "4", "--trainer.save_steps", "1"]
 CLASSMATE = [
