@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
-from importlib import import_module, metadata, resources
+from importlib import import_module, metadata
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -129,10 +129,8 @@ def missing_package(
 def install_line(
     extra: str,  # one of ours
 ) -> str:  # for a shell
-    "Give the line that adds an extra to this checkout, or to the installed package"
-    root = Path(str(resources.files("humanlm"))).parent
-    checkout = (root / "nbs" / "index.ipynb").is_file()
-    return f"pip install {'-e ' * checkout}'{root if checkout else 'humanlm'}[{extra}]'"
+    "Give the line that adds an extra to the installed package"
+    return f"pip install 'humanlm[{extra}]'"
 
 
 def optional(name: str) -> Any:  # the module

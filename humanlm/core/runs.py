@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['CHARGES', 'WAYS_ON', 'PACKAGES', 'run_state', 'read_record', 'open_run', 'require_same', 'require_conditions',
-           'alone', 'process_count', 'is_main_process', 'wait_for_all', 'Stages', 'watched', 'versions', 'git_commit',
-           'run_record', 'save_record']
+           'alone', 'process_count', 'is_main_process', 'wait_for_all', 'Stages', 'watched', 'versions', 'run_record',
+           'save_record']
 
 # %% ../../nbs/core/06_runs.ipynb #import-itertools-import-json
 import itertools
@@ -104,23 +104,27 @@ def _made(folder: Path) -> Path:
     return folder
 
 # %% ../../nbs/core/06_runs.ipynb #require_same
+def _flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    "Lay nested values side by side, by dotted names"
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        inner = isinstance(value, dict) and value
+        flat |= _flat(value, f"{above}{name}.") if inner else {f"{above}{name}": value}
+    return flat
+
+
 def _differences(
     before: Mapping[str, Any],  # plain data
     now: Mapping[str, Any],
     harmless: Collection[str] = (),  # dotted names that may differ
-    above: str = "",
 ) -> list[str]:
     "List the values that are no longer the same, by dotted names"
-    changed: list[str] = []
-    for name in dict.fromkeys([*before, *now]):
-        old, new = cast(tuple[Any, Any], (before.get(name), now.get(name)))
-        full = f"{above}{name}"
-        if type(old) is dict and type(new) is dict:
-            changed += _differences(cast(Any, old), cast(Any, new), harmless, f"{full}.")
-        elif old != new and full not in harmless:
-            was, is_now = (shorten(value) or "empty" for value in cast(list[Any], [old, new]))
-            changed.append(f"{full}: {was} in the run, {is_now} now")
-    return changed
+    old, new = _flat(before), _flat(now)
+    return [
+        f"{name}: {shorten(old.get(name))} in the run, {shorten(new.get(name))} now"
+        for name in old | new
+        if old.get(name) != new.get(name) and name not in harmless
+    ]
 
 
 def require_same(
@@ -167,15 +171,13 @@ def alone(
     wait: bool = False,  # wait for the other process instead of failing
 ) -> Generator[None]:
     "Be the only process of this machine that works on a folder; `ConfigError` names the other one"
-    folder, is_new = Path(folder), not Path(folder).parent.exists()
+    folder = Path(folder)
     path = _made(folder.parent) / f"{folder.name}.lock"
     with _take(path, folder, option, wait):
         try:
             yield
         finally:
             path.unlink(missing_ok=True)
-            if is_new and not any(folder.parent.iterdir()):
-                folder.parent.rmdir()  # nothing came of it
 
 # %% ../../nbs/core/06_runs.ipynb #_take
 def _take(path: Path, folder: Path, option: str, wait: bool) -> IO[str]:
@@ -274,13 +276,13 @@ def versions() -> dict[str, str]:
     return installed
 
 # %% ../../nbs/core/06_runs.ipynb #git_commit
-def git_commit() -> str | None:
+def _git_commit() -> str | None:
     "Give the commit this package runs from, with a + if files were changed"
     root = Path(humanlm.__file__).resolve().parents[1]
     if not (root / ".git").exists():
         return None
-    describe = ("describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+")
-    done = subprocess.run(["git", "-C", root, *describe], capture_output=True, text=True)
+    describe = "git describe --always --abbrev=40 --exclude=* --dirty=+".split()
+    done = subprocess.run(describe, cwd=root, capture_output=True, text=True)
     return done.stdout.strip() or None
 
 # %% ../../nbs/core/06_runs.ipynb #run_record
@@ -305,7 +307,7 @@ def run_record(
         "config_fingerprint": settings.fingerprint(),
         "data_fingerprint": data,
         "versions": versions(),
-        "commit": git_commit(),
+        "commit": _git_commit(),
         "machine": {
             "python": platform.python_version(),
             "system": platform.platform(),

@@ -42,18 +42,6 @@ def known_mean(
     mean = ratio(np.stack([np.nan_to_num(values).sum(axis), (~np.isnan(values)).sum(axis)], -1))
     return mean if mean.ndim else float(mean)
 
-# %% ../../nbs/core/04_stats.ipynb #cluster_sums
-def _cluster_sums(
-    parts: ArrayLike,  # [E] or [E, K]
-    index: np.ndarray,  # [E] number of the cluster of each example
-    clusters: int,  # C
-) -> np.ndarray:  # [C] or [C, K]
-    "Add up the examples of each cluster"
-    parts = np.asarray(parts, float)
-    sums = np.zeros((clusters, *parts.shape[1:]))
-    np.add.at(sums, index, parts)
-    return sums
-
 # %% ../../nbs/core/04_stats.ipynb #Bootstrap
 class Bootstrap:
     "Clusters drawn with replacement, the same draws for everything that is asked of them"
@@ -72,7 +60,10 @@ class Bootstrap:
         parts: ArrayLike,  # [E] or [E, K]
     ) -> np.ndarray:  # [R] or [R, K]
         "Add up the examples of every resample"
-        return self.counts @ _cluster_sums(parts, self.index, len(self.names))
+        parts = np.asarray(parts, float)
+        sums = np.zeros((len(self.names), *parts.shape[1:]))
+        np.add.at(sums, self.index, parts)
+        return self.counts @ sums
 
     def means(
         self,

@@ -187,34 +187,22 @@ def web_app(
         lambda e: answer_json({"error": {"message": str(e), "code": e.code}}, e.status)
     )
 
-    def failed(request: Any, e: Exception) -> Any:
-        return refuse(
-            WebError(
-                f"The server failed: {type(e).__name__}: {shorten(e, 200)}", 500, "server_failed"
-            )
-        )
+    def failed(request: Any, e: Any) -> Any:
+        if isinstance(e, web.exceptions.HTTPException):
+            asked = f"{request.method} {shorten(request.url.path)}"
+            where = f"{asked} does not exist here. Ask {' or '.join(routes)}."
+            return refuse(WebError(where, e.status_code, "unknown_url"))
+        if isinstance(e, (WebError, *errors)):
+            return refuse(e)
+        why = f"The server failed: {type(e).__name__}: {shorten(e, 200)}"
+        return refuse(WebError(why, 500, "server_failed"))
 
-    def unknown(request: Any, e: Any) -> Any:
-        where = (
-            f"{request.method} {shorten(request.url.path)} does not exist here. Ask "
-            f"{' or '.join(routes)}."
-        )
-        return refuse(WebError(where, e.status_code, "unknown_url"))
-
-    def refused(request: Any, e: Any) -> Any:
-        return refuse(e)
-
-    handlers: dict[Any, Any] = dict.fromkeys((WebError, *errors), refused) | {
-        web.exceptions.HTTPException: unknown,
-        Exception: failed,
-    }
-    listed = [
-        web.routing.Route(path, function, methods=[method])
-        for (method, path), function in (
-            (name.split(), function) for name, function in routes.items()
-        )
-    ]
-    app = web.applications.Starlette(routes=listed, exception_handlers=handlers)
+    listed = []
+    for name, function in routes.items():
+        method, path = name.split()
+        listed.append(web.routing.Route(path, function, methods=[method]))
+    kinds = (WebError, *errors, web.exceptions.HTTPException, Exception)
+    app = web.applications.Starlette(routes=listed, exception_handlers=dict.fromkeys(kinds, failed))
     return _only(app, hosts, refuse)
 
 

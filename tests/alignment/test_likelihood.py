@@ -208,7 +208,7 @@ def test_the_supervised_term_has_the_gradient_of_a_plain_loop(tiny):
 
 MINI = ["--config", "configs/humanlm-mini.yaml", "--judge.model", "likelihood"]
 SMALL = {
-    "run": {"report": False, "token_budget": None},
+    "run": {"token_budget": None},
     "data": {"max_train": 40, "max_test": 2},
     "world": {"users": 24, "replies_per_user": 8},
     "hierarchy": {"levels": ["stance", "goal", "response"], "thought_tokens": 40},

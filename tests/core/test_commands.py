@@ -117,7 +117,7 @@ class Light(PathFinder):
             return super().find_spec(name, path, target)
 sys.meta_path[sys.meta_path.index(PathFinder)] = Light
 """
-ADVICE = f"which is not installed. Next: pip install -e '{ROOT}[train]'."
+ADVICE = "which is not installed. Next: pip install 'humanlm[train]'."
 
 
 @pytest.fixture(scope="module")

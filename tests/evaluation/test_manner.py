@@ -16,7 +16,7 @@ PEOPLE = [
     e for e in make_world(WorldConfig(users=36, replies_per_user=12)).examples if e.split == "train"
 ]
 FIVE = {
-    "run": {"name": "five", "methods": ["humanlm"], "token_budget": 2000, "report": False},
+    "run": {"name": "five", "methods": ["humanlm"], "token_budget": 2000},
     "data": {"max_train": 60, "max_test": 2},
     "world": {"users": 36, "replies_per_user": 12},
     "hierarchy": {"levels": ["belief", "response"], "state_tokens": 12, "response_tokens": 24},

@@ -21,7 +21,7 @@ TAUGHT = [
 ] * 2
 SIZES = {"hidden": 32, "heads": 2, "kv_heads": 2, "mlp": 64, "vocab": 330}
 SETTINGS = {
-    "run": {"name": "r", "report": False},
+    "run": {"name": "r"},
     "sft": {"batch": 4, "muon_lr": 0.0, "adam_lr": 1e-6},
     "rollout": {"num_prompts": 2, "group_size": 4},
     "trainer": {
