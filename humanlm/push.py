@@ -17,7 +17,7 @@ from pathlib import Path
 
 from .alignment.contract import ModelChoice, find_model, how_to_ask, run_folder, run_settings
 from .core.basics import ConfigError, atomic_path, atomic_write
-from .core.commands import command, upload
+from .core.commands import command
 from .core.grammar import parse
 from humanlm.models.checkpoints import (
     adapter_base,
@@ -27,7 +27,7 @@ from humanlm.models.checkpoints import (
     merge_adapter,
     save_model,
 )
-from .serving.card import HubConfig, model_card, needs_merging
+from .serving.card import HubConfig, model_card, needs_merging, upload
 from .training.run import quiet_libraries
 
 # %% ../nbs/84_push.ipynb #merge

@@ -18,7 +18,6 @@ from humanlm.core.basics import (
     ConfigError,
     atomic_write,
     fingerprint,
-    near_miss,
     require,
     shorten,
     to_dict,
@@ -174,8 +173,15 @@ HARMLESS = (
 def read_yaml(
     path: str | Path,  # YAML file with one mapping
 ) -> dict[str, Any]:
-    "Read a YAML mapping and what it extends; `ConfigError` names file and line"
-    return _extended(_plain_yaml(path), Path(path))
+    "Read a YAML mapping over the file that it extends; `ConfigError` names file and line"
+    content = _plain_yaml(path)
+    if "extends" not in content:
+        return content
+    below = read_yaml(Path(path).parent / str(content.pop("extends")))
+    return below | {
+        group: below.get(group, {}) | part if isinstance(part, dict) else part
+        for group, part in content.items()
+    }
 
 
 def _plain_yaml(path: str | Path) -> dict[str, Any]:
@@ -184,7 +190,9 @@ def _plain_yaml(path: str | Path) -> dict[str, Any]:
     try:
         content = yaml.load(Path(path).read_text("utf-8"), Loader=_strict_loader())
     except OSError as e:
-        raise ConfigError(f"Cannot read {path}: {e.strerror}.{_guess_file(Path(path))}") from e
+        raise ConfigError(
+            f"Cannot read {path}: {e.strerror}. Check the path, or name one of {SHIPPED}."
+        ) from e
     except (yaml.YAMLError, ValueError, RecursionError) as e:
         raise ConfigError(f"{path}: not valid YAML: {shorten(e, 200)}. Fix the file.") from e
     if not isinstance(content, dict):
@@ -193,30 +201,11 @@ def _plain_yaml(path: str | Path) -> dict[str, Any]:
         )
     return cast(dict[str, Any], content)
 
-# %% ../../nbs/core/02_config.ipynb #_extended
-def _extended(content: dict[str, Any], path: Path) -> dict[str, Any]:
-    if "extends" not in content:
-        return content
-    below = _plain_yaml(path.parent / str(content.pop("extends")))
-    if "extends" in below:
-        raise ConfigError(
-            f"{path} extends a file that extends another (or itself). One step is allowed."
-        )
-    return below | {
-        group: below.get(group, {}) | part if isinstance(part, dict) else part
-        for group, part in content.items()
-    }
-
 # %% ../../nbs/core/02_config.ipynb #_guess_file
 _ROOT = Path(humanlm.__file__).resolve().parent
 SHIPPED = next(
     (place for place in (_ROOT / "configs", _ROOT.parent / "configs") if place.is_dir()), _ROOT
 )  # in a wheel, in a clone
-
-
-def _guess_file(path: Path) -> str:
-    beside = sorted(p.name for p in path.parent.glob("*.y*ml"))
-    return near_miss(path.name, beside or [p.stem for p in sorted(SHIPPED.glob("*.yaml"))])
 
 # %% ../../nbs/core/02_config.ipynb #_strict_loader
 def _strict_loader() -> Any:

@@ -27,9 +27,7 @@ def lazy_names(
 
     def __getattr__(name: str) -> Any:
         if name not in home:
-            raise AttributeError(
-                f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package]
-            )
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module = home[name] if home[name].startswith(".") else f".{home[name]}"
         value = getattr(importlib.import_module(module, package), name)
         setattr(sys.modules[package], name, value)
@@ -61,8 +59,7 @@ def load_plugin(
             raise
         raise ConfigError(
             f"{what} is {shorten(name)!r}, and there is no module {e.name!r}. Stand in "
-            "the folder that holds it, "
-            "or install the package."
+            "the folder that holds it, or install the package."
         ) from e
     if not hasattr(module, attribute):
         raise ConfigError(

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['ALL', 'BITS', 'UNREAD', 'AUC', 'SAYS', 'TABLES', 'Result', 'PairedDifference', 'level_intervals', 'result_rows',
-           'Importance', 'importance_rows', 'results_table', 'means_table', 'metrics_table', 'differences_table',
-           'paired_table', 'Measurement', 'save_measured', 'load_measured', 'score_table', 'Results', 'results',
-           'save_results', 'load_results', 'bits_tables']
+           'Importance', 'importance_rows', 'results_table', 'means_table', 'metrics_table', 'p_text',
+           'differences_table', 'paired_table', 'Measurement', 'save_measured', 'load_measured', 'score_table',
+           'Results', 'results', 'save_results', 'load_results', 'bits_tables']
 
 # %% ../../nbs/evaluation/01_measured.ipynb #exported-imports
 import json
@@ -22,15 +22,8 @@ from numpy.typing import ArrayLike
 from ..core.basics import DataError, atomic_write, jsonl_rows, shorten, to_json, write_jsonl
 from ..core.html import Table
 from ..core.records import from_dict
-from humanlm.core.stats import (
-    Bootstrap,
-    Interval,
-    association,
-    known_mean,
-    number_text,
-    p_text,
-    range_text,
-)
+from ..core.stats import Bootstrap, Interval, known_mean, number_text, range_text
+from .correlation import association
 
 # %% ../../nbs/evaluation/01_measured.ipynb #ALL
 ALL = "all"
@@ -321,6 +314,11 @@ def metrics_table(
     return "\n\n".join(tables)
 
 # %% ../../nbs/evaluation/01_measured.ipynb #paired_table
+def p_text(p: float) -> str:
+    "Show a probability"
+    return "–" if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
 def differences_table(
     pairs: Sequence[PairedDifference],  # shown; p values are adjusted for all
     title: Callable[[str], str] = str,  # of a metric

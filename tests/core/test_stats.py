@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from humanlm.core.stats import association
+from humanlm.evaluation.correlation import association
 from humanlm.evaluation.measured import _signed_rank
 
 SCORE = st.floats(0, 1, width=32) | st.just(math.nan)
