@@ -103,13 +103,12 @@ class SFTConfig:
     "The supervised cold start"
 
     warmup: ClassVar[int] = 6  # steps over which the learning rates rise
+    noise: ClassVar[float] = 0.6  # share of states that the polite stage replaces
 
     lesson_steps: int = 230
     """Steps of lessons: true states, from short personas to whole ones."""
     polite_steps: int = 54
-    """Steps of the polite stage: full prompts, a share of the states replaced."""
-    noise: float = 0.6
-    """Share of states that the polite stage replaces by agreeable or random ones."""
+    """Steps of the polite stage: full prompts, six of ten states replaced by agreeable or random ones."""
     faithful_share: float = 0.0
     """Share of the rows above, from the middle of the lessons on, that give random states and
     teach the reply they lead to."""
@@ -131,7 +130,6 @@ class SFTConfig:
             "batch": self.batch > 0,
             "muon_lr": self.muon_lr >= 0 or self.muon_lr == -1,
             "adam_lr": self.adam_lr > 0 or self.adam_lr == -1,
-            "noise": 0 <= self.noise <= 1,
             "faithful_share": 0 <= self.faithful_share <= 1,
         }
         values = to_dict(self)

@@ -579,9 +579,9 @@ def test_settings_that_cannot_be_are_named(tmp_path, capsys, fault):
 @pytest.mark.long
 def test_a_run_goes_on_with_its_own_settings_only(config, whole, capsys):
     before = files(whole)
-    assert train(config, "--resume", "--sft.noise", "0.1") == 2
+    assert train(config, "--resume", "--sft.faithful_share", "0.1") == 2
     assert re.search(
-        r"other settings\n  - sft.noise: 0.6 in the run, 0.1 now\n.*--run.name, or "
+        r"other settings\n  - sft.faithful_share: 0.0 in the run, 0.1 now\n.*--run.name, or "
         r"start anew with --fresh",
         capsys.readouterr().err,
     )
