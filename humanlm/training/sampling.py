@@ -108,7 +108,7 @@ class SFTConfig:
     lesson_steps: int = 230
     """Steps of lessons: true states, from short personas to whole ones."""
     polite_steps: int = 54
-    """Steps of the polite stage: full prompts, six of ten states replaced by agreeable or random ones."""
+    """Steps of the polite stage: full prompts, six of ten states agreeable or random."""
     faithful_share: float = 0.0
     """Share of the rows above, from the middle of the lessons on, that give random states and
     teach the reply they lead to."""
