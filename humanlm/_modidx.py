@@ -3254,8 +3254,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                      'humanlm/hierarchy/persona.py'),
                                            'humanlm.hierarchy.persona._persona_id': ( 'hierarchy/persona.html#_persona_id',
                                                                                       'humanlm/hierarchy/persona.py'),
-                                           'humanlm.hierarchy.persona._seeded': ( 'hierarchy/persona.html#_seeded',
-                                                                                  'humanlm/hierarchy/persona.py'),
                                            'humanlm.hierarchy.persona._shortened': ( 'hierarchy/persona.html#_shortened',
                                                                                      'humanlm/hierarchy/persona.py'),
                                            'humanlm.hierarchy.persona._stays': ( 'hierarchy/persona.html#_stays',

@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
 from hashlib import md5
 from typing import Any
 
@@ -54,20 +53,14 @@ def _lines(value):
     return [str(item) for item in items if str(item).strip()]
 
 # %% ../../nbs/hierarchy/02_persona.ipynb #part_hash
-@lru_cache(maxsize=64)
-def _seeded(seed, persona_id):  # long, and the same for all parts
-    return md5(f"{seed}_{persona_id}_".encode("utf-8", "replace"), usedforsecurity=False)
-
-
 def _part_hash(
     seed: int,  # another seed drops other parts
     persona_id: str,  # the persona as key-sorted JSON, or its text
     key: str,  # field_<name>, item_<text> or item_<key>:<value>
 ) -> int:  # of 128 bits
     "Return the number that decides about one part of a persona"
-    digest = _seeded(seed, persona_id).copy()
-    digest.update(key.encode("utf-8", "replace"))
-    return int(digest.hexdigest(), 16)
+    text = f"{seed}_{persona_id}_{key}".encode("utf-8", "replace")
+    return int(md5(text, usedforsecurity=False).hexdigest(), 16)
 
 
 def _persona_id(
