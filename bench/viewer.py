@@ -21,7 +21,8 @@ from pathlib import Path
 
 from common import Clock, in_turns, ratio
 
-from humanlm.core.trajectory import Score, Trajectory, Turn, save_trajectories
+from humanlm.core.trajectory import Score, Trajectory, Turn
+from humanlm.evaluation.index import save_trajectories
 from humanlm.evaluation.viewer import RunViewer, _Shown
 
 TOKENS = 200

@@ -18,9 +18,9 @@ from typing import Any
 from zlib import crc32
 
 from humanlm.clients.protocol import ChatRequest, LLMError
+from humanlm.clients.thoughts import without_thoughts
 from humanlm.core.basics import shorten
 from humanlm.core.records import Message
-from humanlm.core.thoughts import without_thoughts
 from humanlm.gyms.protocol import (
     TEXT,
     Environment,

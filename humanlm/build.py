@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from .core.basics import ConfigError, check_name
-from .core.commands import menu, upload
+from .core.commands import menu
 from .core.config import Settings, read_yaml
 from .core.grammar import cut_line, parse
 from .core.html import aligned
@@ -96,6 +96,8 @@ def build_command(argv: Sequence[str]) -> int:
     print(aligned(built.card.strip()))
     print(f"written to {built.folder}")
     if c.hub:
+        from humanlm.serving.card import upload
+
         upload(built.folder, c.hub, "dataset")
         print(f"uploaded to https://huggingface.co/datasets/{c.hub}")
     return 0

@@ -11,13 +11,12 @@ import os
 import shutil
 import sys
 import tempfile
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .alignment.contract import ModelChoice, find_model, how_to_ask, run_folder, run_settings
 from .core.basics import ConfigError, atomic_path, atomic_write
-from .core.commands import command, upload
+from .core.commands import command
 from .core.grammar import parse
 from humanlm.models.checkpoints import (
     adapter_base,
@@ -27,7 +26,7 @@ from humanlm.models.checkpoints import (
     merge_adapter,
     save_model,
 )
-from .serving.card import HubConfig, model_card, needs_merging
+from .serving.card import HubConfig, model_card, needs_merging, upload
 from .training.run import quiet_libraries
 
 # %% ../nbs/84_push.ipynb #merge
@@ -65,9 +64,6 @@ def _checkpoints(
     folder = (run_folder(model) or model) / "checkpoints" / model.name
     states = folder.glob("checkpoint-*/trainer_state.json")
     whole = {int(p.parent.name.partition("-")[2]): p.parent for p in states}
-    for path in folder.glob("checkpoint-*"):
-        if path not in whole.values():
-            warnings.warn(f"{path} is left out: a stop while it was written left no whole one.")
     bare = [n for n, p in whole.items() if not any(p.glob("*.safetensors")) and not in_slices(p)]
     if bare or not whole:
         raise ConfigError(f"{folder} has no checkpoint {bare or 'at all'} with weights.")
@@ -136,16 +132,11 @@ def _push(
             f"{model} holds no model (no config.json). Give a run, or a model's folder."
         )
     steps, card = _checkpoints(model, config), model_card(model, config)
-    made = {p.parent.name for p in model.parent.glob("*/config.json")} - {"base", model.name}
-    others = ", ".join(sorted(made)) if model != Path(place) else ""
     lines = [
         f"card        {_card_place(model)}",
         f"repository  {config.repo}, private if it is new",
         *(f"checkpoint  {name}" for name in steps),
-        *[f"left out    {others}; to publish one, push {model.parent}/NAME"][: len(others)],
     ]
-    if dry_run and needs_merging(model):
-        lines.append("merged      whole weights and generation_config.json replace adapter_*")
     with tempfile.TemporaryDirectory() as room:
         new = _lay_out(model, steps, card, Path(room), not dry_run)
         lines += _sizes(new)

@@ -6,7 +6,6 @@
 __all__ = ['DESIGN', 'main', 'serve_command', 'export_command', 'report_command']
 
 # %% ../nbs/93_study.ipynb #study-exports
-import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,16 +28,12 @@ DESIGN = ("per_person", "words")  # settings that are fixed with the first start
 def _plan(c: StudyConfig, items: Sequence[StudyItem], left: int, key: str) -> str:
     "Say what is shown"
     models = list(dict.fromkeys(name for item in items for name in item.replies))
-    judged = sum(not math.isnan(score) for item in items for score in item.judged.values())
     lines = {
         "items": f"{len(items):,}, {min(c.per_person, len(items))} for each participant"
         + f"; {left:,} left out (fewer than two different replies)" * bool(left),
         "models": ", ".join(models),
-        "judged": f"{judged:,} replies",
-        "least words": f"{c.words:g} of the paper's",
         "answers": str(Path(c.out) / "study.db"),
-        "address": f"{f'http://{c.host}:{c.port}' if c.port else f'a free port of {c.host}'} "
-        f"({'with' if key else 'without'} a key)",
+        "address": f"http://{c.host}:{c.port} ({'with' if key else 'without'} a key)",
     }
     return "\n".join(f"{name:<12}{text}" for name, text in lines.items())
 

@@ -36,10 +36,6 @@ class _TalkConfig:
     said: str | None = None
     """What was said to them before: "NAME: text" on each line; HUMAN is the simulated person. null:
     you begin."""
-    source: str | None = None
-    """Where the conversation takes place. null: as in training."""
-    seed: int = 0
-    """Seed of the answers."""
 
     def __post_init__(self):
         require(
@@ -72,10 +68,10 @@ def _run_examples(place: str | Path) -> list[Example]:
     )
 
 # %% ../nbs/86_talk.ipynb #show
-def _show(talk: Talk, example: Example, seed: int = 0) -> Interview:
+def _show(talk: Talk, example: Example) -> Interview:
     "Print a conversation with one person, level by level"
     print(before_lines(example), flush=True)
-    for interview in talk.follow(example, seed):
+    for interview in talk.follow(example):
         print(interview.level_lines(list(interview.answers)[-1]), flush=True)
     if example.reply:
         print(lines_of("real reply", example.reply), flush=True)
@@ -87,36 +83,22 @@ def _choose(
 ) -> Example | None:  # None: nobody was chosen
     "Find out whom to talk to"
     if config.persona is not None:
-        said = config.said or f"you: {read('you             ')}"
-        place = config.source or talk.client.setup.source
-        return typed(config.persona, said, place) if said != "you: " else None
+        text = config.said or read("you             ")
+        before = config.said or f"you: {text}"
+        return typed(config.persona, before, talk.client.setup.source) if text else None
     if not talk.examples:
         raise ConfigError(
             "This model has no run with held-out rows. Make somebody up with --talk.persona."
         )
-    answer = _asked_number(talk.examples, read) if config.example is None else str(config.example)
-    if not answer:
-        return None
-    if not answer.isdecimal() or int(answer) >= len(talk.examples):
-        raise ConfigError(
-            f"There is no row {shorten(answer)}. Give a number from 0 to {len(talk.examples) - 1}."
-        )
-    return talk.examples[int(answer)]
-
-# %% ../nbs/86_talk.ipynb #asked_number
-def _asked_number(
-    examples: Sequence[Example], read: Callable[[str], str]
-) -> str:  # what was answered; empty: nothing
-    "List people, ten at a time, and ask for the number of one"
-    for end in range(10, len(examples) + 10, 10):
-        for i, e in [*enumerate(examples)][end - 10 : end]:
-            about = shorten(e.context[-1].content, 60)
-            print(f"{i}. {shorten(e.user_id, 20)} on: {about}")
-        more = f", or m for more of {len(examples)}" if end < len(examples) else ""
-        answer = read(f"who (0 to {min(end, len(examples)) - 1}{more})? ")
-        if answer != "m":
-            break
-    return answer
+    last = len(talk.examples) - 1
+    if config.example is None:
+        for i, example in enumerate(talk.examples[:20]):
+            about = shorten(example.context[-1].content, 60)
+            print(f"{i}. {shorten(example.user_id, 20)} on: {about}")
+    number = read(f"who (0 to {last})? ") if config.example is None else str(config.example)
+    if number and not (number.isdecimal() and int(number) <= last):
+        raise ConfigError(f"There is no row {shorten(number)}. Give a number from 0 to {last}.")
+    return talk.examples[int(number)] if number else None
 
 # %% ../nbs/86_talk.ipynb #read_line
 def _read_line(question: str) -> str:
@@ -135,7 +117,7 @@ def _converse(
     "Talk to one person until nothing more is said"
     example = _choose(talk, config, read)
     while example:
-        interview = _show(talk, example, config.seed)
+        interview = _show(talk, example)
         text = read("\nyou             ")
         print()
         example = interview.next(text) if text else None

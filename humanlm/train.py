@@ -11,20 +11,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from .core.basics import shorten
 from .core.commands import command
 from .core.grammar import PROG
 from .training.run import read_settings
 from .training.stages import train_or_plan
-
-# %% ../nbs/80_train.ipynb #print_trainer_options
-def _print_trainer_options() -> int:
-    "Print TRL's own options with their defaults"
-    from humanlm.training.trainer import GRPOConfig  # type: ignore[reportPrivateImportUsage]
-
-    for name, field in GRPOConfig.__dataclass_fields__.items():
-        print(f"--trainer.{name}  {shorten(field.metadata.get('help', ''), 100)}")
-    return 0
 
 # %% ../nbs/80_train.ipynb #main
 _SCREEN = """\
@@ -48,8 +38,6 @@ def main(
         print(_SCREEN.format(PROG.get()))
         return 0
     recipe, settings = read_settings(argv, "Train and evaluate simulated users.")
-    if settings.help_trainer:
-        return _print_trainer_options()
     train_or_plan(recipe, settings)
     return 0
 

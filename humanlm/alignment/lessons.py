@@ -19,7 +19,7 @@ from humanlm.alignment.modes import (
     settings_of,
     training_rows,
 )
-from ..core.config import Settings, SFTConfig
+from ..core.config import Settings
 from ..core.records import Example, Persona
 from ..hierarchy.levels import STATES
 from humanlm.hierarchy.prompts import (
@@ -34,6 +34,7 @@ from humanlm.hierarchy.prompts import (
 )
 from ..rewards.matching import rule_state
 from ..training.rollouts import require_room, sft_row, tokens_needed
+from ..training.sampling import SFTConfig
 from ..worlds.mini import SyntheticWorld, needed_phrases
 from ..worlds.sources import Data
 from ..worlds.states import States

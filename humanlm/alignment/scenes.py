@@ -14,8 +14,8 @@ import msgspec
 
 from ..clients.protocol import ChatRequest, LLMError, redact
 from ..core.basics import near_miss, shorten
-from ..core.persona import format_persona
 from ..core.records import Example, Message, Persona
+from ..hierarchy.persona import format_persona
 from ..hierarchy.prompts import SPEAKER
 from ..training.policies import RolloutError
 

@@ -16,9 +16,10 @@ from .evaluation import METRICS, Evaluation, load_evaluations
 from ..core.basics import shorten, to_dict
 from ..core.html import Html, Table, fold, tag
 from ..core.records import load_examples
-from ..core.stats import FEW, FEW_SAYS, known_mean, marked, number_text, range_text
+from ..core.stats import known_mean, number_text, range_text
 from ..data.viz import example_html, spread
 from ..evaluation import report
+from ..evaluation.correlation import FEW, FEW_SAYS, marked
 from ..evaluation.figures import Names
 from ..evaluation.report import RunFolder, Section, missing, model_said, standard_sections
 from ..evaluation.views import record_html

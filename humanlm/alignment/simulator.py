@@ -21,11 +21,11 @@ from ..clients.limits import Limits, PerLoop
 from ..clients.protocol import ChatReply, ChatRequest, LLMError, Usage
 from ..core.basics import HumanLMError, check_name, missing_package, run_sync, shorten
 from ..core.records import Example, Persona
-from ..core.trajectory import Completion
 from ..hierarchy.composed import check_composed, compose, thinks_first
 from ..hierarchy.parsing import ParsePolicy, clean_reply, parse, spoken, thought_of
 from ..hierarchy.prompts import HierarchyConfig, make_rows
 from ..models.local import LOCAL_LIMITS, Batches, seeds
+from ..models.sampling import Completion
 from ..training.policies import RolloutError
 from ..training.sampling import Sampling
 

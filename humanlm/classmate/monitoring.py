@@ -17,17 +17,9 @@ from .verifiers import BEHAVIOURS, AnswerVerdict, Behaviour, Case, Rater
 from ..clients.client import ChatClient
 from ..core.basics import ConfigError, check_name
 from ..core.html import Html, Table, markdown_html
-from humanlm.core.stats import (
-    Interval,
-    association,
-    known_mean,
-    number_text,
-    p_text,
-    pearson,
-    range_text,
-    spearman,
-)
-from ..evaluation.measured import load_measured, score_table
+from ..core.stats import Interval, known_mean, number_text, range_text
+from ..evaluation.correlation import association, pearson, spearman
+from ..evaluation.measured import load_measured, p_text, score_table
 from ..evaluation.report import RunFolder, missing
 
 # %% ../../nbs/classmate/09_monitoring.ipynb #InformedMonitor

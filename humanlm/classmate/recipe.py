@@ -45,7 +45,7 @@ from humanlm.core.basics import (
     shorten,
     to_json,
 )
-from ..core.config import Settings, SFTConfig
+from ..core.config import Settings
 from ..core.stats import known_mean
 from ..evaluation.figures import Names
 from ..evaluation.measured import Measurement
@@ -56,7 +56,7 @@ from ..training.memory import StagePlan
 from ..training.recipe import Recipe, Stage, Work
 from ..training.rollouts import sft_row
 from ..training.run import planned_steps
-from ..training.sampling import RolloutConfig
+from ..training.sampling import RolloutConfig, SFTConfig
 from ..training.stages import learn, lessons, not_made, step_plan
 
 # %% ../../nbs/classmate/51_recipe.ipynb #TasksConfig

@@ -27,8 +27,8 @@ from ..clients.client import ChatClient
 from ..clients.limits import in_turn
 from ..clients.protocol import ChatRequest, LLMError, chat
 from ..clients.reader import break_markers, quoted, without_middle
+from ..clients.thoughts import without_thoughts
 from ..core.basics import ConfigError, DataError, check_name, optional, require, shorten
-from ..core.thoughts import without_thoughts
 
 # %% ../../nbs/classmate/06_verifiers.ipynb #type-imports
 if TYPE_CHECKING:

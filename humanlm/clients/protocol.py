@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .reader import read_answer
+from .thoughts import without_thoughts
 from ..core.basics import HumanLMError, check_name, require, shorten
 from ..core.config import hidden
-from ..core.thoughts import without_thoughts
 
 # %% ../../nbs/clients/02_protocol.ipynb #ChatRequest
 @dataclass(frozen=True)

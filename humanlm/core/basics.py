@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
-from importlib import import_module, metadata, resources
+from importlib import import_module, metadata
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -28,7 +28,6 @@ from uuid import uuid4
 
 if TYPE_CHECKING:
     import asyncio
-    from concurrent.futures import ThreadPoolExecutor
 
 # %% ../../nbs/core/01_basics.ipynb #HumanLMError
 class HumanLMError(Exception):
@@ -129,10 +128,8 @@ def missing_package(
 def install_line(
     extra: str,  # one of ours
 ) -> str:  # for a shell
-    "Give the line that adds an extra to this checkout, or to the installed package"
-    root = Path(str(resources.files("humanlm"))).parent
-    checkout = (root / "nbs" / "index.ipynb").is_file()
-    return f"pip install {'-e ' * checkout}'{root if checkout else 'humanlm'}[{extra}]'"
+    "Give the line that adds an extra to the installed package"
+    return f"pip install 'humanlm[{extra}]'"
 
 
 def optional(name: str) -> Any:  # the module
@@ -323,6 +320,7 @@ def trim_rows(
     return rows
 
 # %% ../../nbs/core/01_basics.ipynb #run_sync
+_OWN = threading.local()  # what a thread keeps: a loop, and a thread for calls from inside it
 _Result = TypeVar("_Result")
 
 
@@ -331,38 +329,34 @@ def run_sync(
 ) -> _Result:
     "Run a coroutine to its end and return its result, whether or not a loop is running here"
     import asyncio
-    from concurrent.futures import wait
+    from concurrent.futures import ThreadPoolExecutor, wait
 
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return _in_loop(coroutine)
-    running: list[asyncio.Task[Any] | None] = []
+    tasks: list[asyncio.Task[Any] | None] = []
 
     async def main() -> _Result:
-        running.append(asyncio.current_task())
+        tasks.append(asyncio.current_task())
         return await coroutine
 
-    work = _beside().submit(_in_loop, main())
+    if not hasattr(_OWN, "beside"):
+        _OWN.beside = ThreadPoolExecutor(1)
+    work = _OWN.beside.submit(_in_loop, main())
     try:
         return work.result()
     except KeyboardInterrupt:
-        for task in filter(None, running):
+        for task in filter(None, tasks):
             task.get_loop().call_soon_threadsafe(task.cancel)
         wait([work])
         raise
 
-# %% ../../nbs/core/01_basics.ipynb #_in_loop
-_OWN = threading.local()  # what a thread keeps
-_BESIDE: "list[ThreadPoolExecutor]" = []  # the thread for calls inside a running loop
-
 
 def _in_loop(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
-    "Run a coroutine on the loop that the thread keeps"
+    "Run a coroutine on the loop that the thread keeps, and cancel what it leaves running"
     import asyncio
 
-    if not (threading.current_thread() is threading.main_thread() or hasattr(_OWN, "keeps")):
-        return asyncio.run(coroutine)
     if not hasattr(_OWN, "runner"):
         _OWN.runner = asyncio.Runner()
     try:
@@ -380,22 +374,5 @@ async def _cancelled(tasks: "set[asyncio.Task[Any]]") -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _beside() -> "ThreadPoolExecutor":
-    "A thread for what is called inside a running loop: always the same one for the main thread"
-    from concurrent.futures import ThreadPoolExecutor
-
-    if threading.current_thread() is not threading.main_thread():
-        return ThreadPoolExecutor(1)
-    if not _BESIDE:
-        _BESIDE.append(ThreadPoolExecutor(1, initializer=lambda: setattr(_OWN, "keeps", True)))
-    return _BESIDE[0]
-
-
-def _forget() -> None:
-    "Let a forked process begin with loops of its own"
-    _OWN.__dict__.clear()
-    _BESIDE.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+if hasattr(os, "register_at_fork"):  # a forked process begins with loops of its own
+    os.register_at_fork(after_in_child=lambda: _OWN.__dict__.clear())

@@ -4,12 +4,11 @@
 
 # %% auto #0
 __all__ = ['SPLITS', 'SPLIT_COLOURS', 'Message', 'Thread', 'Persona', 'persona_text', 'Example', 'from_dict', 'load_examples',
-           'save_examples', 'sample_examples', 'bubble']
+           'sample_examples', 'bubble']
 
 # %% ../../nbs/00_data.ipynb #exported-imports
 # pyright: basic
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import chain
 from pathlib import Path
@@ -18,17 +17,13 @@ from typing import Any
 import msgspec
 
 from humanlm.core.basics import (
-    _SURROGATE,
     DataError,
     HumanLMError,
     NotMade,
-    atomic_path,
+    check_name,
     jsonl_rows,
     near_miss,
     shorten,
-    to_dict,
-    to_json,
-    write_jsonl,
 )
 from .html import Html, tag
 
@@ -119,42 +114,34 @@ def from_dict(
     where: str = "record",  # file and row, for the message
 ) -> Any:
     "Build a record from plain data; `DataError` names place and field"
-    version, number = (
-        getattr(cls, "schema_version", 0),
-        isinstance(d, dict) and d.get("schema_version"),
-    )
-    if version and type(number) is int and number > version:
-        newer = f"schema version {number}, this package reads up to {version}"
-        raise DataError(f"{where}: {newer}. Update humanlm.")
+    number = isinstance(d, dict) and d.get("schema_version")
+    if type(number) is int and number > getattr(cls, "schema_version", number):
+        raise DataError(f"{where}: schema version {number} is too new. Update humanlm.")
     try:
         record = msgspec.convert(d, cls)
-    except msgspec.ValidationError as e:
+    except (msgspec.ValidationError, UnicodeEncodeError) as e:
         if isinstance(e.__cause__, HumanLMError):
             raise e.__cause__ from e
         raise DataError(f"{where}: no {cls.__name__}: {e}.") from e
-    except UnicodeEncodeError as e:
-        raise DataError(f"{where}: half a character in a name: {e}.") from e
     _refuse_unknown(record, d, where)
     return record
 
 
 def _refuse_unknown(record, d, where):
     "Raise `DataError` where plain data hold what a record, or one inside it, has no field for"
-    if isinstance(record, dict):
-        pairs = [(record[name], d[name]) for name in record]
-    elif isinstance(record, (list, tuple)):
-        pairs = [*zip(record, d)] if record and is_dataclass(record[0]) else []
-    elif is_dataclass(record):
+    if is_dataclass(record):
         names = [f.name for f in fields(record)]
-        if unknown := [name for name in d if name not in names]:
-            hint = near_miss(unknown[0], names)
-            kind = type(record).__name__
-            raise DataError(f"{where}: {kind} has no field {shorten(unknown[0])!r}.{hint}")
-        pairs = [(getattr(record, name), d[name]) for name in d]
-    else:
-        return
-    for inner, plain in pairs:
-        _refuse_unknown(inner, plain, where)
+        for name, value in d.items():
+            if name not in names:
+                kind, hint = type(record).__name__, near_miss(name, names)
+                raise DataError(f"{where}: {kind} has no field {shorten(name)!r}.{hint}")
+            _refuse_unknown(getattr(record, name), value, where)
+    elif isinstance(record, dict):
+        for name, value in record.items():
+            _refuse_unknown(value, d[name], where)
+    elif isinstance(record, (list, tuple)) and record and is_dataclass(record[0]):
+        for inner, plain in zip(record, d):
+            _refuse_unknown(inner, plain, where)
 
 # %% ../../nbs/00_data.ipynb #load_examples
 def load_examples(
@@ -172,16 +159,10 @@ def load_examples(
 
 # %% ../../nbs/00_data.ipynb #_check_row
 def _check_row(example, where, seen):
-    for name in ("id", "user_id", "context_id", "reply"):
-        if not getattr(example, name).strip():
+    for name in ("id", "user_id", "context_id", "reply", "context"):
+        if not str(getattr(example, name) or "").strip():
             raise DataError(f"{where}, field {name!r}: empty. Fill it in or remove the row.")
-    if not example.context:
-        raise DataError(
-            f"{where}, field 'context': empty. A reply needs at least one message that it answers."
-        )
-    if example.split not in (*SPLITS, ""):
-        hint = near_miss(example.split, SPLITS)
-        raise DataError(f"{where}, field 'split': unknown split {shorten(example.split)!r}.{hint}")
+    check_name(example.split, (*SPLITS, ""), f"split in {where}")
     first = seen.setdefault(example.id, where)
     if first != where:
         raise DataError(
@@ -198,14 +179,11 @@ def _rows(path):
     if not path.exists() and path.parent.name == "humanual":
         build = "python -m humanlm data --build.path FILE"
         raise NotMade(path, f"{build} --build.source {path.name} --build.out {path}")
-    if not path.suffix and not path.exists():
-        raise DataError(
-            f"There is no {path}. Check the path, or build such a folder: python -m "
-            "humanlm data --help."
-        )
     readers = {".jsonl": jsonl_rows, ".parquet": _parquet_rows}
     if path.suffix not in readers:
-        raise DataError(f"Cannot read {path}: use .jsonl or .parquet, not {path.suffix!r}.")
+        raise DataError(
+            f"Cannot read {path}: give a .jsonl or .parquet file, or a folder of a build."
+        )
     return readers[path.suffix](path)
 
 # %% ../../nbs/00_data.ipynb #_parquet_rows
@@ -230,44 +208,6 @@ def _decoded(row, where):
                 raise DataError(f"{where}, field {name!r}: not JSON ({shorten(e)}).") from e
     if isinstance(row.get("states"), dict):
         row["states"] = {k: text for k, text in row["states"].items() if text is not None} or None
-    return row
-
-# %% ../../nbs/00_data.ipynb #save_examples
-def save_examples(
-    path: str | Path,  # .jsonl or .parquet
-    examples: Iterable[Example],  # what to save
-) -> Path:
-    "Save examples atomically in the format that the ending names"
-    path = Path(path)
-    if path.suffix == ".jsonl":
-        return write_jsonl(path, examples)
-    if path.suffix != ".parquet":
-        raise DataError(f"Cannot write {path}: use .jsonl or .parquet, not {path.suffix!r}.")
-    from pyarrow.parquet import write_table
-
-    table = _table(examples)
-    with atomic_path(path) as new:
-        write_table(table, new)
-    return path
-
-# %% ../../nbs/00_data.ipynb #_table
-def _table(examples):
-    import pyarrow as pa
-
-    numbers = ("order", "schema_version")
-    schema = pa.schema(
-        [(f.name, pa.int64() if f.name in numbers else pa.string()) for f in fields(Example)]
-    )
-    return pa.Table.from_pylist([_flat(e) for e in examples], schema=schema)
-
-
-def _flat(example):
-    row = to_dict(example)
-    for name, value in row.items():
-        if isinstance(value, (dict, list)):
-            row[name] = to_json(value)
-        elif isinstance(value, str):
-            row[name] = _SURROGATE.sub("\ufffd", value)
     return row
 
 # %% ../../nbs/00_data.ipynb #sample_examples

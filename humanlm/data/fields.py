@@ -13,9 +13,9 @@ from hashlib import md5, sha1, sha256
 from typing import Any, NamedTuple
 
 from ..core.basics import DataError, near_miss, shorten
-from ..core.persona import GONE
 from .files import FILE_FAULTS, FILE_NOTES, TIME_NOTES
 from .mail import MAIL_FAULTS
+from ..hierarchy.persona import GONE
 
 # %% ../../nbs/data/10_fields.ipynb #source_name
 SOURCES = {

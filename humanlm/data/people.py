@@ -17,7 +17,6 @@ import numpy as np
 
 from ..clients.client import ChatClient
 from ..core.basics import run_sync, to_json
-from ..core.persona import format_persona
 from ..core.records import Persona
 from .habits import Corpus
 from .partition import chance
@@ -32,6 +31,7 @@ from .rows import Entry, each_text, hide_user
 from .selection import Plan
 from .splits import quoted_share
 from .store import RowStore
+from ..hierarchy.persona import format_persona
 
 # %% ../../nbs/data/26_people.ipynb #find_evidence
 def find_evidence(

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core.basics import near_miss, shorten, to_json
-from ..core.persona import GONE, PERSONA_BLOCKS
 from ..core.records import Message
 from humanlm.data.fields import (
     HASHED,
@@ -31,6 +30,7 @@ from humanlm.data.fields import (
 from .files import Faults, RowFault, read_json, read_rows, time_note, utc_seconds
 from .formats import Format, formats, plain_text
 from .mail import mail_rows
+from ..hierarchy.persona import GONE, PERSONA_BLOCKS
 
 # %% ../../nbs/data/12_rows.ipynb #Entry
 class Entry(NamedTuple):

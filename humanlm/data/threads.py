@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 from msgspec import Struct, ValidationError, convert
 
 from ..core.basics import DataError, near_miss, shorten
-from ..core.persona import GONE
 from ..core.records import Message, Thread
 from .exports import exported
 from .fields import chat_role, is_assistant
 from .files import YEAR_LAST, Faults, RowFault, time_note, utc_seconds
+from ..hierarchy.persona import GONE
 
 # %% ../../nbs/data/14_threads.ipynb #FIELDS
 FIELDS = {

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from ..core.basics import HumanLMError, shorten
-from ..core.trajectory import Completion, Trajectory
+from ..core.trajectory import Trajectory
 from ..models.checkpoints import has_adapter
+from ..models.sampling import Completion
 from ..training.policies import ModelPolicy, RolloutError, row_seeds
 from ..training.sampling import Sampling
 

@@ -10,6 +10,7 @@ import asyncio
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,9 +27,7 @@ from humanlm.core.basics import (
     to_json,
 )
 from ..core.config import Settings
-from ..core.plugins import lacking
 from ..core.runs import process_count
-from ..core.trajectory import save_trajectories
 from humanlm.engines.cluster import (
     _require_gpu,
     cluster,
@@ -53,6 +52,7 @@ from humanlm.engines.settings import (
     overrides,
     trainer_options,
 )
+from ..evaluation.index import save_trajectories
 from ..models.checkpoints import has_adapter
 from ..training.memory import Load
 from ..training.method import Method
@@ -60,9 +60,24 @@ from ..training.run import Run, updates
 from ..training.shares import COUNTS
 
 # %% ../../nbs/75_engines.ipynb #check_versions
+def _lacking(
+    package: str,
+    wanted: str,  # what its version begins with, as in 2.
+) -> str:  # empty: it will do
+    "Say which package is needed, and what is here instead"
+    try:
+        installed = version(package)
+    except PackageNotFoundError:
+        installed = ""
+    if installed.startswith(wanted):
+        return ""
+    instead = f"and {installed} is installed" if installed else "which is not installed"
+    return f"{package} {wanted}x, {instead}"
+
+
 def _check_packages(v: VerlConfig) -> None:
     "Raise where verl, what it needs or the package that writes is missing or of another version"
-    missing = next(filter(None, (lacking(name, wanted) for name, wanted in WANTED.items())), "")
+    missing = next(filter(None, (_lacking(name, wanted) for name, wanted in WANTED.items())), "")
     more = () if v.rollout == "hf" else (v.rollout,)
     missing = missing or next((name for name in more if find_spec(name) is None), "")
     if missing:

@@ -18,6 +18,7 @@ from ..clients.client import ChatClient, chat_all
 from ..clients.ledger import Ledger
 from ..clients.names import is_chat_model
 from ..clients.protocol import ChatRequest, LLMError
+from ..clients.thoughts import without_thoughts
 from humanlm.core.basics import (
     ConfigError,
     DataError,
@@ -32,7 +33,6 @@ from humanlm.core.basics import (
 )
 from ..core.config import read_yaml
 from ..core.grammar import find_run
-from ..core.thoughts import without_thoughts
 from .contests import chat_messages
 from ..models.checkpoints import in_slices, locate
 from ..models.config import DTYPES, ModelError

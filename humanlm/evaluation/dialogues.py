@@ -19,11 +19,12 @@ import numpy as np
 
 from ..core.basics import DataError, check_name, read_jsonl, shorten
 from ..core.records import Example, load_examples
-from ..core.trajectory import Trajectory, load_trajectories
+from ..core.trajectory import Trajectory
 from ..data.fields import chat_role
 from ..data.files import FileRow, read_rows, row_files
 from ..data.viz import spread
 from .answering import run_of
+from .index import load_trajectories
 from ..hierarchy.prompts import parts_text
 
 # %% ../../nbs/evaluation/09_dialogues.ipynb #Conversation

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..core.basics import ConfigError, atomic_write, to_json
 from ..core.grammar import parse
-from ..core.html import INK, Html, Table, figure_html, fold, no_pictures, page, styled, tag
+from ..core.html import Html, Table, fold, page, tag
 from ..core.stats import Interval, number_text, range_text
 from .detection import Detection, ceiling, detect, shared_tasks
 from humanlm.evaluation.dialogues import (
@@ -27,7 +27,16 @@ from humanlm.evaluation.dialogues import (
     read_dialogues,
 )
 from .diversity import diversity
-from .figures import PALETTE, axes_of, label, legend
+from humanlm.evaluation.figures import (
+    INK,
+    PALETTE,
+    axes_of,
+    figure_html,
+    label,
+    legend,
+    no_pictures,
+    styled,
+)
 from humanlm.evaluation.fingerprint import (
     COPYING,
     ENDS,

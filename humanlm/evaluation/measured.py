@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['ALL', 'BITS', 'UNREAD', 'AUC', 'SAYS', 'TABLES', 'Result', 'PairedDifference', 'level_intervals', 'result_rows',
-           'Importance', 'importance_rows', 'results_table', 'means_table', 'metrics_table', 'differences_table',
-           'paired_table', 'Measurement', 'save_measured', 'load_measured', 'score_table', 'Results', 'results',
-           'save_results', 'load_results', 'bits_tables']
+           'Importance', 'importance_rows', 'results_table', 'means_table', 'metrics_table', 'p_text',
+           'differences_table', 'paired_table', 'Measurement', 'save_measured', 'load_measured', 'score_table',
+           'Results', 'results', 'save_results', 'load_results', 'bits_tables']
 
 # %% ../../nbs/evaluation/01_measured.ipynb #exported-imports
 import json
@@ -22,19 +22,8 @@ from numpy.typing import ArrayLike
 from ..core.basics import DataError, atomic_write, jsonl_rows, shorten, to_json, write_jsonl
 from ..core.html import Table
 from ..core.records import from_dict
-from humanlm.core.stats import (
-    Bootstrap,
-    Interval,
-    association,
-    detectable,
-    holm,
-    holm_head,
-    known_mean,
-    number_text,
-    p_text,
-    range_text,
-    signed_rank,
-)
+from ..core.stats import Bootstrap, Interval, known_mean, number_text, range_text
+from .correlation import association
 
 # %% ../../nbs/evaluation/01_measured.ipynb #ALL
 ALL = "all"
@@ -115,6 +104,79 @@ def result_rows(
     means = _by_level(list(scores), _columns(scores), contexts, seed, resamples)
     return [Result(model, metric, level, i.n, i.value, i.low, i.high) for level, i in means.items()]
 
+# %% ../../nbs/evaluation/01_measured.ipynb #sign_flips
+def _sign_flips(
+    sums: Sequence[int] | np.ndarray,  # [C] differences of whole clusters
+) -> float:
+    "Compute the exact two-sided p of a total if each part could as well have the other sign"
+    chances = np.ones(1)
+    for size in (abs(int(s)) for s in sums if s):
+        wide = np.zeros(len(chances) + 2 * size)
+        wide[: len(chances)] += chances / 2
+        wide[2 * size :] += chances / 2
+        chances = wide
+    reach = len(chances) // 2
+    extreme = abs(np.arange(-reach, reach + 1)) >= abs(int(sum(sums)))
+    return min(1.0, float(chances[extreme].sum()))
+
+# %% ../../nbs/evaluation/01_measured.ipynb #SignedRank
+class _SignedRank(NamedTuple):
+    "Whether one system is better on most clusters"
+
+    p: float  # two-sided; 1 if no cluster differs, nan if none has a score
+    effect: float  # rank-biserial correlation, -1..1
+    n: int  # clusters that differ
+
+
+def _signed_rank(
+    differences: ArrayLike,  # [E] one per example; nan = no score
+    clusters: ArrayLike | None = None,  # [E] the cluster of each example; None = each its own
+) -> _SignedRank:
+    "Test paired differences by the ranks of their size"
+    values = np.asarray(differences, float)
+    scored = ~np.isnan(values)
+    if not scored.any():
+        return _SignedRank(math.nan, math.nan, 0)
+    index = np.unique(
+        np.asarray(range(len(values)) if clusters is None else clusters)[scored],
+        return_inverse=True,
+    )[1]
+    means = np.round(
+        np.bincount(index, values[scored]) / np.bincount(index), 9
+    )  # 0.8 - 0.7 and 0.7 - 0.6 are a tie
+    means = means[means != 0]
+    if not len(means):
+        return _SignedRank(1.0, 0.0, 0)
+    distinct, place, counts = np.unique(abs(means), return_inverse=True, return_counts=True)
+    ranks = np.sign(means) * (counts.cumsum() - (counts - 1) / 2)[place]  # ties share the middle
+    few = len(means) <= (50 if len(distinct) == len(means) else 13)
+    p = (
+        _sign_flips(2 * ranks)
+        if few
+        else math.erfc(abs(ranks.sum()) / math.sqrt(2 * (ranks**2).sum()))
+    )
+    return _SignedRank(p, float(ranks.sum() / np.abs(ranks).sum()), len(means))
+
+# %% ../../nbs/evaluation/01_measured.ipynb #holm
+def _holm(
+    ps: Sequence[float],  # of one table; nan = not tested
+) -> list[float]:  # in the same order, nan where it was
+    "Adjust p values for the number of tests, so that one table in twenty is fooled"
+    p = np.asarray(ps, float)
+    order, left = np.argsort(p), np.count_nonzero(~np.isnan(p)) - np.arange(len(p))
+    adjusted = np.empty(len(p))
+    adjusted[order] = np.minimum(1, np.maximum.accumulate(p[order] * left))
+    return adjusted.tolist()
+
+# %% ../../nbs/evaluation/01_measured.ipynb #detectable
+def _detectable(
+    low: float,  # 95 % interval of a difference
+    high: float,
+) -> float:  # nan where the interval is missing, or without width
+    "Give the difference that would be seen 4 times in 5: 2.8 standard errors (Bloom, 1995)"
+    z = 1.959964
+    return (high - low) / (2 * z) * (z + 0.841621) if high > low else math.nan
+
 # %% ../../nbs/evaluation/01_measured.ipynb #paired_rows
 def _paired_rows(
     metric: str,  # name, for the rows
@@ -133,7 +195,7 @@ def _paired_rows(
     x, y = (_columns({level: scores[level] for level in levels}) for scores in (scores_a, scores_b))
     means = _by_level(levels, x - y, contexts, seed, resamples)
     differences = {ALL: known_mean(x - y, 1)} | dict(zip(levels, (x - y).T))
-    tests = {level: signed_rank(values, contexts) for level, values in differences.items()}
+    tests = {level: _signed_rank(values, contexts) for level, values in differences.items()}
     return [
         PairedDifference(
             metric, level, a, b, i.n, i.value, i.low, i.high, tests[level].p, tests[level].effect
@@ -252,6 +314,11 @@ def metrics_table(
     return "\n\n".join(tables)
 
 # %% ../../nbs/evaluation/01_measured.ipynb #paired_table
+def p_text(p: float) -> str:
+    "Show a probability"
+    return "–" if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
 def differences_table(
     pairs: Sequence[PairedDifference],  # shown; p values are adjusted for all
     title: Callable[[str], str] = str,  # of a metric
@@ -269,14 +336,14 @@ def differences_table(
             p.n,
             number_text(p.diff, form),
             range_text(p.low, p.high, form),
-            number_text(detectable(p.low, p.high), form.lstrip("+")),
+            number_text(_detectable(p.low, p.high), form.lstrip("+")),
             *([p_text(adjusted), number_text(p.effect, "+.2f")] if tested else []),
         ]
 
     heads = ["models", "metric", *(["part"] if parted else []), "n", "difference"]
     heads += ["95 % interval", "could see"]
-    heads += [holm_head("Wilcoxon p", len(pairs)), "effect"] if tested else []
-    return Table(heads, [line(*row) for row in zip(pairs, holm([p.p for p in pairs]))])
+    heads += ["Wilcoxon p" + " (Holm)" * (len(pairs) > 1), "effect"] if tested else []
+    return Table(heads, [line(*row) for row in zip(pairs, _holm([p.p for p in pairs]))])
 
 
 def paired_table(

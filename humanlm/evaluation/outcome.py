@@ -14,9 +14,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.stats import Interval, crossed_means, known_mean, mean_interval
+from ..core.stats import Bootstrap, Interval, known_mean, mean_interval, ratio
 from .measured import ALL, PairedDifference, Result, level_intervals
 from .report import load_log
+
+# %% ../../nbs/evaluation/04_outcome.ipynb #crossed_means
+def _crossed_means(
+    values: np.ndarray,  # [S, E, L] scores of E examples from S seeds; nan = no score
+    clusters: Sequence[str],  # [E]
+    resamples: int = 2000,  # R
+) -> np.ndarray:  # [R, L]; nan where a resample holds no score
+    "Average over resampled seeds and clusters, missing scores left out"
+    draws = Bootstrap(clusters, 0, resamples)
+    seeds = Bootstrap(np.arange(len(values)), 1, resamples).counts  # [R, S]
+
+    def total(parts: np.ndarray) -> np.ndarray:
+        sums = draws.sums(np.hstack([*parts])).reshape(resamples, len(values), -1)
+        return np.einsum("rs,rsl->rl", seeds, sums)
+
+    return ratio(np.stack([total(np.nan_to_num(values)), total(~np.isnan(values))], -1))
 
 # %% ../../nbs/evaluation/04_outcome.ipynb #crossed_intervals
 def _crossed_intervals(
@@ -30,7 +46,7 @@ def _crossed_intervals(
     cells = (
         index + (index.max(initial=0) + 1) * np.arange(len(values))[:, None]
     )  # [S, E] seed and context
-    drawn = crossed_means(values, contexts, resamples=resamples)
+    drawn = _crossed_means(values, contexts, resamples=resamples)
     intervals = level_intervals(levels, values.reshape(-1, values.shape[2]), drawn, cells.ravel())
     return intervals if len(levels) > 1 else {ALL: intervals[ALL]}
 

@@ -18,12 +18,14 @@ from typing import Any
 from ..clients.ledger import Ledger
 from ..core.basics import DataError, HumanLMError, atomic_write, grown_rows, shorten
 from ..core.config import read_yaml
-from ..core.html import Html, Table, figure_html, fold, markdown_html, no_pictures, page, tag
+from ..core.html import Html, Table, fold, markdown_html, page, tag
 from ..core.stats import number_text, range_text
 from ..data.viz import score_style
 from humanlm.evaluation.figures import (
     PANELS,
     Names,
+    figure_html,
+    no_pictures,
     results_bars,
     training_curves,
 )

@@ -18,8 +18,8 @@ from ..core.records import Example, from_dict
 from ..core.stats import number_text
 from ..core.trajectory import Trajectory
 from ..core.web import LOCAL, WebError, answer, web_app
-from ..data.index import Choice, Listed, Records, run_records
 from ..data.viz import cut, example_html, score_style
+from .index import Choice, Listed, Records, run_records
 from .views import TokenText, record_html, rollout_html, token_colours, token_text
 
 # %% ../../nbs/evaluation/08_viewer.ipynb #Shown

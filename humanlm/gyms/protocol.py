@@ -23,10 +23,10 @@ from zlib import crc32
 from ..clients.calls import tool_call
 from ..clients.protocol import LLMError
 from ..clients.reader import break_markers, read_answer, read_json
+from ..clients.thoughts import without_thoughts
 from ..core.basics import ConfigError, DataError, HumanLMError, require, shorten, to_json
 from ..core.html import Table
 from ..core.plugins import find_plugin, is_plugin
-from ..core.thoughts import without_thoughts
 
 # %% ../../nbs/gyms/04_protocol.ipynb #ToolCall
 KINDS = {

@@ -24,7 +24,7 @@ from humanlm.core.basics import (
     to_json,
     write_jsonl,
 )
-from ..core.config import Settings, SFTConfig
+from ..core.config import Settings
 from ..evaluation.figures import Names
 from ..evaluation.measured import Measurement
 from ..evaluation.outcome import Arms, rounded
@@ -69,7 +69,7 @@ from ..training.policies import ModelPolicy
 from ..training.recipe import Recipe, Stage, Work
 from ..training.rollouts import sft_row
 from ..training.run import planned_steps
-from ..training.sampling import RolloutConfig
+from ..training.sampling import RolloutConfig, SFTConfig
 from ..training.stages import learn, lessons, step_plan
 
 # %% ../../nbs/gyms/51_recipe.ipynb #GymsConfig

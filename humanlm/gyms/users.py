@@ -19,9 +19,9 @@ from ..clients.ledger import Ledger
 from ..clients.names import client
 from ..clients.protocol import ChatReply, ChatRequest, LLMError, chat, setting
 from ..clients.reader import break_markers, fill, quoted, without_middle
+from ..clients.thoughts import THOUGHT_TAG
 from ..core.basics import require, shorten, to_json
 from ..core.plugins import is_plugin, load_plugin
-from ..core.thoughts import THOUGHT_TAG
 from .protocol import Environment, UserError, UserRole
 from ..models.settings import ChatConfig, model_check
 

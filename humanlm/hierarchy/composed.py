@@ -13,9 +13,9 @@ from typing import Any
 
 from ..core.basics import ConfigError
 from ..core.records import Example
-from ..core.trajectory import Completion
 from .parsing import ParsePolicy, parse
 from .prompts import TRACE, HierarchyConfig, make_rows, target
+from ..models.sampling import Completion
 
 # %% ../../nbs/hierarchy/52_composed.ipynb #in_order
 def in_order(

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from ..clients.thoughts import THOUGHT_TAG, without_thoughts
 from ..core.basics import ConfigError, shorten
-from ..core.thoughts import THOUGHT_TAG, without_thoughts
 from .levels import LEVELS, is_level_name
 from .prompts import closing, opening
 

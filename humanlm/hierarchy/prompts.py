@@ -16,7 +16,6 @@ from string import Formatter
 from typing import Literal
 
 from ..core.basics import ConfigError, check_name, require
-from ..core.persona import PERSONA_BLOCKS, drop_persona, format_persona
 from ..core.records import Example, Message, Persona
 from humanlm.hierarchy.levels import (
     FIXTURES,
@@ -28,6 +27,7 @@ from humanlm.hierarchy.levels import (
     read_template,
     text_limits,
 )
+from .persona import PERSONA_BLOCKS, drop_persona, format_persona
 
 # %% ../../nbs/10_hierarchy.ipynb #plain
 def plain(text: str) -> dict:  # untrusted text

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..core.trajectory import Completion
 from .config import ModelError
 from .logps import chosen_logps, pad_rows, positions
 from .prompts import end_ids, renderer
-from .sampling import cut_completion, pick
+from .sampling import Completion, cut_completion, pick
 
 # %% ../../nbs/models/06_generation.ipynb #type-imports
 if TYPE_CHECKING:

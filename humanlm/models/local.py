@@ -15,13 +15,13 @@ from typing import Any
 from ..clients.client import Client
 from ..clients.limits import Limits, PerLoop
 from ..clients.protocol import ChatReply, ChatRequest, LLMError, Usage
+from ..clients.thoughts import THOUGHT_TAG, left_open
 from ..core.basics import HumanLMError, missing_package, shorten
-from ..core.thoughts import THOUGHT_TAG, left_open
-from ..core.trajectory import Completion
 from .checkpoints import LoadedModel, load_model
 from .config import ModelError
 from .generation import generate
 from .prompts import always_thinks, render, render_target, thought_tags
+from .sampling import Completion
 
 # %% ../../nbs/models/07_local.ipynb #Batches
 class Batches:

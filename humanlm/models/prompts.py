@@ -15,8 +15,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+from ..clients.thoughts import THOUGHT_TAGS, left_open
 from ..core.basics import check_name, shorten
-from ..core.thoughts import THOUGHT_TAGS, left_open
 from .config import ModelError
 
 # %% ../../nbs/models/02_prompts.ipynb #type-imports

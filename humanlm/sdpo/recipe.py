@@ -24,7 +24,7 @@ from humanlm.core.basics import (
     to_dict,
     write_jsonl,
 )
-from ..core.config import Settings, SFTConfig
+from ..core.config import Settings
 from ..data.prepared import require_prepared
 from ..evaluation.answering import AskedPrompt, read_prompts
 from ..evaluation.contests import as_pairs, kept_share
@@ -46,7 +46,7 @@ from ..training.functions import AssistantModel, ask_row
 from ..training.memory import StagePlan
 from ..training.recipe import Recipe, Stage, Work
 from ..training.run import planned_steps
-from ..training.sampling import RolloutConfig
+from ..training.sampling import RolloutConfig, SFTConfig
 from ..training.stages import learn, lessons, step_plan
 from ..worlds.requests import all_requests
 

@@ -19,8 +19,8 @@ from ..clients.ledger import Ledger
 from ..clients.limits import Limits, in_turn
 from ..clients.protocol import ChatRequest, LLMError, chat
 from ..clients.reader import fill, quoted, without_middle
+from ..clients.thoughts import without_thoughts
 from ..core.basics import ConfigError, check_name, near_miss, run_sync, shorten, to_json
-from ..core.thoughts import without_thoughts
 from ..models.settings import ChatConfig, estimate
 from .hindsight import hindsight_messages
 from .styles import ALIASES, STYLES, TASTES, find_trait

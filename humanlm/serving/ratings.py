@@ -12,17 +12,19 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from ..core.basics import DataError, atomic_write
 from ..core.html import Table, escape, markdown_html, page, tag
 from humanlm.core.stats import (
-    Agreement,
+    Bootstrap,
     Interval,
-    agreement,
     known_mean,
-    krippendorff,
     number_text,
     range_text,
 )
+from ..evaluation.correlation import association, spearman
 from ..evaluation.measured import Measurement, Results, means_table, paired_table, results
 from ..hierarchy.levels import STATES
 from .survey import QUESTIONS, STEPS, Participant, StudyAnswers
@@ -66,6 +68,58 @@ def _item_ratings(store: StudyAnswers, who: Participant, n: int) -> list[dict[st
             row["top"] = (row in best) / len(best)
     return rows
 
+# %% ../../nbs/serving/24_ratings.ipynb #krippendorff
+def _krippendorff(
+    ratings: ArrayLike,  # [E]; nan = no score
+    things: ArrayLike,  # [E] what was rated
+    cases: ArrayLike | None = None,  # [E] what each thing belongs to; None = each its own
+    seed: int = 0,  # of the resampling
+    resamples: int = 2000,  # how many
+) -> Interval:  # n: ratings of things that at least two raters share
+    "Measure how far any number of raters agree, by squared differences"
+    from krippendorff import alpha
+
+    x, units = np.asarray(ratings, float), np.asarray(things)
+    scored = ~np.isnan(x)
+    clusters = np.asarray(things if cases is None else cases)[scored]
+    values, column = np.unique(x[scored], return_inverse=True)
+    _, first, unit = np.unique(units[scored], return_index=True, return_inverse=True)
+    counts = np.zeros((len(first), len(values)))  # [U, V]
+    np.add.at(counts, (unit, column), 1)
+    shared = counts.sum(1) > 1
+    counts, draws = counts[shared], Bootstrap(clusters[first][shared], seed, resamples)
+    if np.count_nonzero(counts.sum(0)) < 2:
+        return Interval(math.nan, math.nan, math.nan, int(counts.sum()))
+
+    def of(weights: np.ndarray) -> float:  # [U] how often each thing counts
+        some = np.repeat(counts, weights.astype(int), 0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return alpha(value_counts=some, value_domain=values, level_of_measurement="interval")
+
+    drawn = draws.weighted(lambda weights: np.array([of(row) for row in weights]))
+    return Interval.of_draws(of(np.ones(len(counts))), drawn, counts.sum(), len(draws.names))
+
+# %% ../../nbs/serving/24_ratings.ipynb #agreement
+class _Agreement(NamedTuple):
+    "How far two judges agree on the same candidates"
+
+    spearman: Interval  # rank correlation
+    gap: Interval  # mean absolute difference
+
+
+def _agreement(
+    a: ArrayLike,  # [E] scores of one judge, 0..1; nan = no score
+    b: ArrayLike,  # [E] scores of the other, same candidates in the same order
+    cases: ArrayLike | None = None,  # [E] what each candidate belongs to; None = each its own
+    resamples: int = 2000,  # how many
+) -> _Agreement:
+    "Measure how far two judges agree, on the candidates that both scored"
+
+    def gap(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        return weights @ np.abs(x - y) / weights.sum(1)
+
+    return _Agreement(*association(a, b, (spearman, gap), cases, 0, resamples))
+
 # %% ../../nbs/serving/24_ratings.ipynb #StudyReport
 _SCALES = ("similarity", "human", "rank", "top")
 
@@ -78,7 +132,7 @@ class _StudyReport(NamedTuple):
     rated: int  # of them with ratings
     measured: Results
     agreement: dict[str, Interval]  # scale → alpha
-    judge: dict[str, Agreement]  # scale → people's means against the judge
+    judge: dict[str, _Agreement]  # scale → people's means against the judge
 
     def save(self, title: str, folder: str | Path) -> Path:  # of the page
         "Write report.md and report.html"
@@ -150,12 +204,12 @@ def study_report(
         values = {name: {"reply": rating.get(name, math.nan)} for name in _SCALES}
         return Measurement("/".join(unit), unit[0], values)
 
-    def judge(name: str) -> Agreement:
+    def judge(name: str) -> _Agreement:
         people = [float(known_mean([(r[name] - 1) / 9 for r in some])) for some in replies.values()]
         judged, clusters = (
             [some[0][column] for some in replies.values()] for column in ("judged", "cluster")
         )
-        return agreement(people, judged, clusters, resamples=resamples)
+        return _agreement(people, judged, clusters, resamples=resamples)
 
     models = dict.fromkeys(r["model"] for r in ratings)
     return _StudyReport(
@@ -167,7 +221,7 @@ def study_report(
             resamples,
         ),
         {
-            name: krippendorff([r[name] for r in ratings], things, items, resamples=resamples)
+            name: _krippendorff([r[name] for r in ratings], things, items, resamples=resamples)
             for name in _SCALES[:3]
         },
         {name: judge(name) for name in _SCALES[:2]},

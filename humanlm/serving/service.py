@@ -6,11 +6,12 @@
 __all__ = ['ServiceConfig', 'ServeConfig', 'ChatBody', 'completion_body', 'ChatService', 'Service', 'make_app', 'serving']
 
 # %% ../../nbs/serving/03_service.ipynb #imports
+import asyncio
 import contextlib
 import re
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -23,12 +24,12 @@ from ..clients.protocol import ChatRequest, LLMError
 from ..core.basics import ConfigError, near_miss, require, shorten, to_json
 from humanlm.core.web import (
     LOCAL,
+    WebError,
     answer,
     answer_json,
     check_key,
     read_json,
     serving_app,
-    unless_gone,
     web_app,
 )
 from .vllm import vllm_program
@@ -205,6 +206,21 @@ def _events(answer: dict, usage: bool) -> Iterator[str]:
         yield to_json(head | {"choices": [], "usage": answer["usage"]})
     yield "[DONE]"
 
+# %% ../../nbs/serving/03_service.ipynb #unless_gone
+async def _unless_gone(
+    request: Any,  # of starlette
+    work: Coroutine[Any, Any, Any],  # that answers it
+) -> Any:  # what the work gives
+    "Answer a request; `WebError`, and the work is cancelled, where the one who asked has left"
+    job = asyncio.ensure_future(work)
+    try:
+        while not (await asyncio.wait({job}, timeout=0.5))[0]:
+            if await request.is_disconnected():
+                raise WebError("The client has left.", 499, "client_left")
+        return job.result()
+    finally:
+        job.cancel()
+
 # %% ../../nbs/serving/03_service.ipynb #Service
 class ChatService:
     "Models that answer requests, each by its name"
@@ -257,7 +273,7 @@ class ChatService:
 
     async def respond(self, request: Any) -> Any:  # of starlette
         body = await read_json(request, self.config.max_body)
-        completion = await unless_gone(request, self.answer(body))
+        completion = await _unless_gone(request, self.answer(body))
         if not body.get("stream"):
             return answer_json(completion)
         usage = (body.get("stream_options") or {}).get("include_usage")

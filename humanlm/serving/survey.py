@@ -19,11 +19,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import parse_qsl
 
-from ..core.basics import ConfigError, fingerprint, to_json
+from ..core.basics import ConfigError, fingerprint, shorten, to_json
 from ..core.html import Html, fold, markdown_html, page, tag
 from ..core.records import bubble
-from ..core.web import LOCAL, WebError, answer, read_form, web_app
+from ..core.web import LOCAL, WebError, answer, read_body, web_app
 from ..hierarchy.levels import HIERARCHY, STATES, word_count
 from .items import StudyItem
 
@@ -318,6 +319,16 @@ You are not told which is which. An item takes about ten minutes.
 - Some texts may be rude or wrong. Skip nothing on our account: close the page instead.
 """
 
+# %% ../../nbs/serving/23_survey.ipynb #read-form
+async def _read_form(request: Any) -> dict[str, str]:  # of starlette → field → text
+    "Read the form of a request, with plain line ends; `WebError` if it is none, or too long"
+    sent = await read_body(request, _MOST_BYTES, "application/x-www-form-urlencoded")
+    try:
+        fields = parse_qsl(sent.decode(), keep_blank_values=True, max_num_fields=200)
+    except ValueError as e:
+        raise WebError(f"The request is no form: {shorten(e)}") from e
+    return {name: text.replace("\r\n", "\n") for name, text in fields}
+
 # %% ../../nbs/serving/23_survey.ipynb #SurveyPages
 _HEADERS = {
     "Cache-Control": "private, no-cache",
@@ -378,7 +389,7 @@ class _Survey:
         )
 
     async def start(self, request: Any) -> Any:
-        form = await read_form(request, _MOST_BYTES)
+        form = await _read_form(request)
         if form.get("consent") != "yes":
             why = "Please tick the box, or close this page: nothing was kept."
             return self.consent(form.get("key", ""), why, 422)
@@ -433,7 +444,7 @@ class _Survey:
         return _whole(*head, context, form, foot, status=422 if wrong else 200)
 
     async def save(self, request: Any) -> Any:
-        form, who = await read_form(request, _MOST_BYTES), self.who(request)
+        form, who = await _read_form(request), self.who(request)
         n, step = request.path_params["n"], request.path_params["step"]
         if any(len(text) > _MOST_TEXT for text in form.values()):
             raise WebError(f"An answer has at most {_MOST_TEXT:,} letters. Go back.", 413)
@@ -466,7 +477,7 @@ class _Survey:
         )
 
     async def delete(self, request: Any) -> Any:
-        form, who = await read_form(request, _MOST_BYTES), self.who(request)
+        form, who = await _read_form(request), self.who(request)
         if form.get("sure") != "yes":
             return self.to("/mine")
         self.store.delete(who.id)

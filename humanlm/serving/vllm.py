@@ -24,8 +24,8 @@ from ..clients.limits import PerLoop
 from ..clients.names import is_up
 from ..clients.providers import malformed, post
 from ..core.basics import ConfigError
-from ..core.trajectory import Completion
 from ..core.web import listen
+from ..models.sampling import Completion
 from ..training.policies import ModelPolicy, whole
 from ..training.sampling import Sampling
 

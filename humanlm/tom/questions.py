@@ -18,8 +18,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..clients.thoughts import without_thoughts
 from ..core.basics import DataError, check_name, shorten
-from ..core.thoughts import without_thoughts
 from ..data.files import READERS, open_rows, row_suffix
 
 # %% ../../nbs/tom/01_questions.ipynb #BenchmarkItem

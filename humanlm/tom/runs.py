@@ -32,7 +32,6 @@ from humanlm.core.basics import (
     write_jsonl,
 )
 from ..core.config import Settings
-from ..core.grammar import OptionDefaults
 from ..core.html import table_cell, write_csv
 from humanlm.core.runs import (
     CHARGES,
@@ -103,9 +102,7 @@ GROUPS: dict[str, Any] = {
     "answer": AnswerConfig,
     "model": _SolverConfig,
     "parser": ParsingConfig,
-    "rows": OptionDefaults(
-        "what the reader is told, --rows.KEY VALUE: split, prompting, similarity"
-    ),
+    "rows": dict,  # what the reader is told: split, prompting, similarity
 }
 
 # %% ../../nbs/tom/13_runs.ipynb #AnswerFile

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
+from ..clients.thoughts import without_thoughts
 from ..core.basics import ConfigError, DataError, check_name, fingerprint, shorten
 from ..core.plugins import is_plugin, load_plugin
-from ..core.thoughts import without_thoughts
 from .fantom import Fantom
 from humanlm.tom.protocol import (
     Benchmark,

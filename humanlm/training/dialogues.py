@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 from ..clients.protocol import LLMError
 from ..core.basics import ConfigError, check_name, shorten
-from ..core.trajectory import Completion, Trajectory, Turn
+from ..core.trajectory import Trajectory, Turn
 from ..hierarchy.prompts import SPEAKER, parts_text
+from ..models.sampling import Completion
 from .method import CREDITS, SCORES, Advantage, Batch
 from .policies import ModelPolicy, row_seeds
 from .rollouts import Rollout

@@ -122,7 +122,7 @@ def trials_of(
     def trial(variant, seed):
         groups = _with_changes(shared, variants[variant] or {}, f"variants.{variant}")
         name = f"{variant}-seed-{seed}" if variant else f"seed-{seed}"
-        run = replace(groups["run"], name=name, out=str(out), seed=seed, report=False)
+        run = replace(groups["run"], name=name, out=str(out), seed=seed)
         return Trial(variant, seed, recipe.settle(Settings(groups | {"run": run})))
 
     return [trial(variant, seed) for seed in settings.experiment.seeds for variant in variants]

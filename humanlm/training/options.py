@@ -89,7 +89,7 @@ def _trl_args(out: str, options: dict[str, Any]) -> GRPOConfig:
         args: Any = GRPOConfig(output_dir=out, **options)
     except (ValueError, TypeError, ImportError) as e:
         raise TrainerError(
-            f"TRL refuses the options of the group 'trainer': {shorten(e, 300)} See --help-trainer."
+            f"TRL refuses the options of the group 'trainer': {shorten(e, 300)}"
         ) from e
     if alone:
         args.generation_batch_size //= 2

@@ -17,10 +17,10 @@ from typing import Any
 from ..clients.client import ChatClient
 from ..clients.limits import in_turn
 from ..clients.protocol import ChatReply, ChatRequest, LLMError
+from ..clients.thoughts import THOUGHT_TAGS, without_thoughts
 from ..core.basics import HumanLMError
-from ..core.thoughts import THOUGHT_TAGS, without_thoughts
-from ..core.trajectory import Completion
 from ..hierarchy.prompts import SPEAKER, parts_text
+from ..models.sampling import Completion
 from .sampling import Sampling, copy_index
 
 # %% ../../nbs/training/02_policies.ipynb #Policy

@@ -11,11 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 from ..core.basics import ConfigError
-from ..core.trajectory import Completion, Trajectory, Turn
+from ..core.trajectory import Trajectory, Turn
 from ..hierarchy.composed import thinks_first
 from ..hierarchy.levels import text_faults
 from ..hierarchy.parsing import ParsePolicy, parse
 from ..hierarchy.prompts import markup
+from ..models.sampling import Completion
 from .policies import Policy
 from .sampling import Sampling, copy_index, group_index
 

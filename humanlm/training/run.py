@@ -25,17 +25,17 @@ from humanlm.core.basics import (
     run_sync,
     shorten,
 )
-from ..core.config import RunConfig, Settings, SFTConfig, read_yaml
+from ..core.config import RunConfig, Settings, read_yaml
 from ..core.grammar import cut_line, parse
 from ..core.runs import Stages, is_main_process, process_count, wait_for_all
-from ..core.trajectory import Completion
 from ..models.checkpoints import is_planned, locate
 from ..models.config import ModelConfig
+from ..models.sampling import Completion
 from ..models.settings import ClientConfig
 from .memory import GPUS, Load, PlanConfig, StagePlan, memory_line
 from .policies import ModelPolicy
 from .recipe import Recipe, find_engine, find_recipe
-from .sampling import RolloutConfig
+from .sampling import RolloutConfig, SFTConfig
 from .sharding import sharding_faults, shards
 from .shares import Shares, shares
 

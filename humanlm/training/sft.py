@@ -19,13 +19,13 @@ from trl import SFTConfig as TRLConfig  # type: ignore[attr-defined]
 from trl import SFTTrainer  # type: ignore[attr-defined]
 
 from ..core.basics import DataError, append_row, trim_rows
-from ..core.config import SFTConfig
-from ..core.runs import process_count, time_left
+from ..core.runs import process_count
 from ..hierarchy.prompts import parts_text
 from ..models.checkpoints import has_adapter
 from ..models.config import ModelError
 from ..models.prompts import fit_prompt, render_target
 from .rollouts import lesson_opening
+from .sampling import SFTConfig
 from .sharding import ShardedTrainer
 
 # %% ../../nbs/training/12_sft.ipynb #sft_dataset
@@ -87,6 +87,16 @@ def _muon_adamw(model: torch.nn.Module, muon_lr: float, adam_lr: float) -> _Opti
     )
 
 # %% ../../nbs/training/12_sft.ipynb #Progress
+def _time_left(
+    begun: float,  # of `time.monotonic`
+    done: int,
+    total: int,
+) -> str:
+    "Say how long the rest takes, if it goes on as so far"
+    seconds = (time.monotonic() - begun) / max(1, done) * (total - done)
+    return f"about {seconds / 60:.0f} min left" if seconds > 90 else f"about {seconds:.0f} s left"
+
+
 class Progress(TrainerCallback):
     "Print how far training is, about ten times"
 
@@ -106,7 +116,7 @@ class Progress(TrainerCallback):
         if not shown or step < self.next:
             return
         if step < steps:
-            shown.append(time_left(self.begun, step - self.first, steps - self.first))
+            shown.append(_time_left(self.begun, step - self.first, steps - self.first))
         print(f"{self.title}: step {step} of {steps}, {', '.join(shown)}", flush=True)
         self.next = step + steps // 10
 

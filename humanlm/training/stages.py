@@ -7,11 +7,14 @@ __all__ = ['lessons', 'learn', 'run_stages', 'make_run', 'start', 'fit', 'plan',
            'train_or_plan']
 
 # %% ../../nbs/training/19_stages.ipynb #exported-imports
+import atexit
 import itertools
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +27,6 @@ from humanlm.core.runs import (
     Stages,
     alone,
     is_main_process,
-    one_leads,
     open_run,
     process_count,
     read_record,
@@ -183,6 +185,30 @@ def _record(run: Run, state: Literal["started", "finished"] = "started") -> None
         notes["ledger"] = sum(work.ledgers.values(), Ledger()).to_dict()
         save_record(run.folder, run_record(s, work.fingerprint, run.stages, state, **notes))
 
+# %% ../../nbs/training/19_stages.ipynb #one_leads
+@contextmanager
+def _one_leads() -> Generator[bool]:  # whether this is the one
+    "Let the first process go on alone while the others wait for its end"
+    if process_count() == 1:
+        yield True
+        return
+    dist: Any = import_module("torch.distributed")
+    wait_for_all()
+    group = dist.new_group(backend="gloo", timeout=timedelta(days=365))
+    atexit.register(_part_processes)
+    try:
+        yield is_main_process()
+    finally:
+        dist.barrier(group)
+
+
+def _part_processes() -> None:
+    "End the connections of processes while Python still runs"
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
 # %% ../../nbs/training/19_stages.ipynb #run_stages
 def run_stages(run: Run) -> None:
     "Run every stage that is not done yet; the first process alone evaluates"
@@ -199,7 +225,7 @@ def run_stages(run: Run) -> None:
             stage.train(run, stage.name, model, tokenizer)
             _keep_model(run, stage.name, model, tokenizer)
         _record(run)
-    with one_leads() as leads:
+    with _one_leads() as leads:
         if leads:
             with run.stages("evaluation"):
                 _evaluate(run)
@@ -286,7 +312,7 @@ def start(
 def _show(recipe: Recipe, settings: Settings, folder: Path) -> None:
     "Print the tables of a finished run, and write its report where it is wanted and not there"
     report = folder / "report.html"
-    if settings.run.report and not report.exists():
+    if not report.exists():
         recipe.report(folder)
     outcome = load_results(folder / "results.json")
     parts = [outcome.notes.get("example"), aligned(recipe.tables(outcome.rows))]

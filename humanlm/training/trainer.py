@@ -28,11 +28,12 @@ from trl.trainer.utils import split_tensor_dict
 
 from ..core.basics import HumanLMError, run_sync
 from ..core.runs import process_count
-from ..core.trajectory import Completion, Trajectory, save_trajectories
+from ..core.trajectory import Trajectory
+from ..evaluation.index import save_trajectories
 from ..models.generation import Prefixes
 from ..models.logps import token_logps
 from ..models.packing import can_pack
-from ..models.sampling import cut_completion
+from ..models.sampling import Completion, cut_completion
 from .checkpoints import progress_kept
 from .method import Batch, Method
 from .options import TrainerError

@@ -22,7 +22,6 @@ from humanlm.alignment.comparison import read_settings
 from humanlm.alignment.contract import contract, load_policy
 from humanlm.core.basics import HumanLMError
 from humanlm.core.records import Example, Message, Persona
-from humanlm.core.trajectory import Completion
 from humanlm.evaluation.measured import (
     BITS,
     score_table,
@@ -32,6 +31,7 @@ from humanlm.models.bits import byte_count, span_logps
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.logps import token_logps
+from humanlm.models.sampling import Completion
 from humanlm.serving.vllm import is_up, vllm_command
 from humanlm.training.policies import ModelPolicy
 

@@ -24,11 +24,12 @@ from humanlm.alignment.likelihood import (
 from humanlm.alignment.modes import training_rows
 from humanlm.core.basics import ConfigError, read_jsonl, run_sync
 from humanlm.core.records import Example, Message, Persona
-from humanlm.core.trajectory import Completion, load_trajectories
+from humanlm.evaluation.index import load_trajectories
 from humanlm.hierarchy.prompts import HierarchyConfig
 from humanlm.models.bits import byte_count
 from humanlm.models.checkpoints import load_model, make_model
 from humanlm.models.config import ModelConfig
+from humanlm.models.sampling import Completion
 from humanlm.rewards.judge_settings import JudgeConfig
 from humanlm.rewards.reward import RewardConfig
 from humanlm.training.method import AdvantageConfig, Batch
@@ -207,7 +208,7 @@ def test_the_supervised_term_has_the_gradient_of_a_plain_loop(tiny):
 
 MINI = ["--config", "configs/humanlm-mini.yaml", "--judge.model", "likelihood"]
 SMALL = {
-    "run": {"report": False, "token_budget": None},
+    "run": {"token_budget": None},
     "data": {"max_train": 40, "max_test": 2},
     "world": {"users": 24, "replies_per_user": 8},
     "hierarchy": {"levels": ["stance", "goal", "response"], "thought_tokens": 40},

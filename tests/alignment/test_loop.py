@@ -18,7 +18,7 @@ from humanlm.training.run import read_settings
 from humanlm.training.stages import fit
 
 TINY = """
-run: {recipe: "experiments.loop:recipe", name: seed-0, methods: [sft], report: false}
+run: {recipe: "experiments.loop:recipe", name: seed-0, methods: [sft]}
 loop: {tasks: 2, test_n: 2, dialogues: 200, updates: 20}
 data: {max_train: 200, max_test: 4}
 world: {users: 36, replies_per_user: 12}

@@ -17,7 +17,7 @@ from humanlm.alignment.modes import (
 from humanlm.alignment.simulator import Simulator
 from humanlm.core.basics import ConfigError, read_jsonl
 from humanlm.core.records import sample_examples
-from humanlm.core.trajectory import load_trajectories
+from humanlm.evaluation.index import load_trajectories
 from humanlm.hierarchy.composed import in_order, written
 from humanlm.hierarchy.parsing import parse
 from humanlm.hierarchy.prompts import HierarchyConfig
@@ -28,7 +28,7 @@ EXAMPLES = sample_examples()[:4]
 NAMES = ("stance", "goal", "response")
 STEPS, STATE, REPLY, THOUGHT = 5, 14, 50, 60
 TINY = {
-    "run": {"methods": list(MODES), "report": False},
+    "run": {"methods": list(MODES)},
     "data": {"max_train": 40, "max_test": 2},
     "world": {"users": 24, "replies_per_user": 8},
     "model": {"vocab": 1100, "hidden": 48, "heads": 4, "kv_heads": 4, "head_dim": 12, "mlp": 128},

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from humanlm.alignment.evaluation import load_evaluations
+from humanlm.core.basics import write_jsonl
 from humanlm.core.html import aligned
-from humanlm.core.records import save_examples
 from humanlm.evaluation.dialogues import PEOPLE
 from humanlm.evaluation.measured import AUC, BITS, bits_tables, load_results
 from humanlm.training.stages import fit
@@ -14,7 +14,7 @@ from humanlm.worlds.mini import WorldConfig, make_world
 def test_a_cold_start_alone_is_compared_with_people_and_a_model_beside(tmp_path, capsys):
     world = make_world(WorldConfig(users=60, topics=60))
     rows = [replace(e, states=None) for e in world.examples]
-    path = save_examples(tmp_path / "rows.jsonl", rows)
+    path = write_jsonl(tmp_path / "rows.jsonl", rows)
     settings = {
         "run": {"name": "one", "out": str(tmp_path), "methods": [], "report": True},
         "data": {"source": "examples", "path": str(path), "max_test": 40},

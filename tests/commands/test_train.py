@@ -25,7 +25,7 @@ from humanlm.alignment.evaluation import PEOPLE
 from humanlm.clients.ledger import prices
 from humanlm.core.basics import read_jsonl, write_jsonl
 from humanlm.core.runs import alone
-from humanlm.core.trajectory import load_trajectories
+from humanlm.evaluation.index import load_trajectories
 from humanlm.hierarchy.prompts import closing, markup, opening
 from humanlm.models.checkpoints import load_model
 from humanlm.models.config import END, START
@@ -40,7 +40,7 @@ OPINIONS = [
     "I hate it, it is bad and silly.",
 ]
 TINY = {
-    "run": {"methods": ["humanlm"], "report": False},
+    "run": {"methods": ["humanlm"]},
     "data": {"source": "examples", "test_frac": 0.2, "val_frac": 0.05, "max_test": 4},
     "model": {"vocab": 600, "hidden": 32, "layers": 1, "heads": 2, "kv_heads": 2, "mlp": 64},
     "hierarchy": {"levels": ["stance", "response"], "state_tokens": 16, "response_tokens": 24},
@@ -122,7 +122,7 @@ def weights(folder: Path, name: str = "humanlm") -> bytes:
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
-    return write(tmp_path_factory.mktemp("whole"), rows(), run={"report": True})
+    return write(tmp_path_factory.mktemp("whole"), rows())
 
 
 @pytest.fixture(scope="module")
@@ -298,8 +298,6 @@ def test_fresh_moves_the_old_run_aside(config, copied, capsys):
             "1",
             "--sft.reply_steps",
             "2",
-            "--run.report",
-            "false",
         )
         == 0
     )
@@ -498,7 +496,7 @@ def test_the_ledger_covers_both_judges_and_each_keeps_its_budget(
         config = write(
             tmp_path,
             rows(),
-            run={"methods": ["sft"], "report": True},
+            run={"methods": ["sft"]},
             sft={"reply_steps": 60},
             judge=paid,
             test_judge=paid | {"budget": 0.0005},
@@ -545,7 +543,7 @@ BAD_SETTINGS = {
     ),
     "an unknown setting": (
         ["--rollout.group_siz", "8"],
-        r"--rollout.group_siz does not exist. Did you mean --rollout.group_size",
+        r"--rollout.group_siz does not exist. Did you mean rollout.group_size",
     ),
     "an unknown option of the trainer": (
         ["--trainer.learning_rat", "1"],
@@ -581,9 +579,9 @@ def test_settings_that_cannot_be_are_named(tmp_path, capsys, fault):
 @pytest.mark.long
 def test_a_run_goes_on_with_its_own_settings_only(config, whole, capsys):
     before = files(whole)
-    assert train(config, "--resume", "--sft.noise", "0.1") == 2
+    assert train(config, "--resume", "--sft.faithful_share", "0.1") == 2
     assert re.search(
-        r"other settings\n  - sft.noise: 0.6 in the run, 0.1 now\n.*--run.name, or "
+        r"other settings\n  - sft.faithful_share: 0.0 in the run, 0.1 now\n.*--run.name, or "
         r"start anew with --fresh",
         capsys.readouterr().err,
     )
@@ -678,7 +676,6 @@ def test_hostile_text_goes_from_data_to_report_without_breaking_anything(tmp_pat
     config = write(
         tmp_path,
         list(evil_rows()),
-        run={"report": True},
         sft={"reply_steps": 60},
         trainer={"max_steps": 2, "save_steps": 2},
     )

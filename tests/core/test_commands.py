@@ -71,7 +71,7 @@ def test_both_spellings_give_the_same_help_with_the_line_that_was_typed():
         (["--help"], 0, "compare runs"),
         (["--version"], 0, "humanlm 0."),
         (["evla"], 2, "Did you mean 'eval'"),
-        (["train", "--run.nmae", "x"], 2, "Did you mean --run.name"),
+        (["train", "--run.nmae", "x"], 2, "Did you mean run.name"),
         (["train", "-h"], 0, "usage: humanlm train ["),
         (["study"], 0, "usage: humanlm study COMMAND"),
         (["judges", "audit", "-h"], 0, "usage: humanlm judges audit ["),
@@ -117,7 +117,7 @@ class Light(PathFinder):
             return super().find_spec(name, path, target)
 sys.meta_path[sys.meta_path.index(PathFinder)] = Light
 """
-ADVICE = f"which is not installed. Next: pip install -e '{ROOT}[train]'."
+ADVICE = "which is not installed. Next: pip install 'humanlm[train]'."
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from humanlm.core.config import RunConfig, SFTConfig, hidden
+from humanlm.core.config import RunConfig, hidden
 from humanlm.core.grammar import parse
 from humanlm.data.dataset import DataConfig
+from humanlm.training.sampling import SFTConfig
 
 settings.register_profile(
     "calm",
@@ -28,7 +29,8 @@ GROUPS = {
 SCRIPT = """
 import sys
 from humanlm.core.commands import command
-from humanlm.core.config import RunConfig, SFTConfig
+from humanlm.core.config import RunConfig
+from humanlm.training.sampling import SFTConfig
 from humanlm.core.grammar import parse
 from humanlm.data.dataset import DataConfig
 @command("demo")
@@ -51,7 +53,7 @@ def demo(*argv):
     [
         (["--help"], 0, "Steps of lessons"),
         (["--version"], 0, "humanlm "),
-        (["--print_config", "--sft.noise", "0.25"], 0, "noise: 0.25"),
+        (["--print_config", "--sft.faithful_share", "0.25"], 0, "faithful_share: 0.25"),
         (["--dry-run"], 0, "dry_run=True"),
         (["--resume"], 0, "resume=''"),
     ],
@@ -65,8 +67,8 @@ def test_commands_answer_without_heavy_imports(argv, code, part):
     "argv, parts",
     [
         (
-            ["--run.sed", "1", "--sft.noise", "x"],
-            ["2 problems", "--run.seed?", "--sft.noise must be float"],
+            ["--run.sed", "1", "--sft.faithful_share", "x"],
+            ["2 problems", "run.seed?", "--sft.faithful_share must be float"],
         ),
         (["--config", "nowhere.yaml"], ["Cannot read nowhere.yaml"]),
         (
@@ -114,7 +116,7 @@ names = st.from_regex(r"[a-z][a-z_]{2,12}", fullmatch=True)
     ),
     sft=st.builds(
         SFTConfig,
-        noise=st.floats(0, 1),
+        faithful_share=st.floats(0, 1),
         adam_lr=st.floats(1e-9, 1),
         lesson_steps=st.integers(0, 10**6),
     ),
@@ -135,16 +137,18 @@ def test_saved_settings_read_back_the_same(tmp_path, run, sft, trainer):
 
 
 def test_flags_win_wherever_the_file_stands(tmp_path):
-    (tmp_path / "a.yaml").write_text("sft: {noise: 0.1}\ntrainer: {lr: 1e-5, on_cpu: true}\n")
-    (tmp_path / "b.yaml").write_text("sft: {noise: 0.2, batch: 3}\n")
+    (tmp_path / "a.yaml").write_text(
+        "sft: {faithful_share: 0.1}\ntrainer: {lr: 1e-5, on_cpu: true}\n"
+    )
+    (tmp_path / "b.yaml").write_text("sft: {faithful_share: 0.2, batch: 3}\n")
     files = [f"--config={tmp_path / name}" for name in ("a.yaml", "b.yaml")]
     for argv in (
-        [*files, "--sft.noise", "0.3"],
-        ["--sft.noise", "0.3", *files],
-        [files[0], "--sft.noise=0.3", files[1]],
+        [*files, "--sft.faithful_share", "0.3"],
+        ["--sft.faithful_share", "0.3", *files],
+        [files[0], "--sft.faithful_share=0.3", files[1]],
     ):
         found = parse(GROUPS, argv)
-        assert (found.sft.noise, found.sft.batch, found.run.name) == (0.3, 3, "a-b")
+        assert (found.sft.faithful_share, found.sft.batch, found.run.name) == (0.3, 3, "a-b")
         assert found.trainer == {"learning_rate": 6e-4, "lr": 1e-5, "on_cpu": True}
 
 

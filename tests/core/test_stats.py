@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from humanlm.core.stats import (
-    association,
-    signed_rank,
-)
+from humanlm.evaluation.correlation import association
+from humanlm.evaluation.measured import _signed_rank
 
 SCORE = st.floats(0, 1, width=32) | st.just(math.nan)
 
@@ -27,7 +25,7 @@ SCORE = st.floats(0, 1, width=32) | st.just(math.nan)
 def test_signed_ranks_are_scipys_and_turn_their_sign_with_the_models(differences):
     from scipy.stats import rankdata, wilcoxon
 
-    found, turned = signed_rank(differences), signed_rank([-d for d in differences])
+    found, turned = _signed_rank(differences), _signed_rank([-d for d in differences])
     d = np.array([x for x in differences if x], float)
     assert (
         found.n == len(d)
@@ -43,11 +41,11 @@ def test_signed_ranks_are_scipys_and_turn_their_sign_with_the_models(differences
 
 def test_a_context_counts_once_however_many_replies_it_has():
     once, often = (
-        signed_rank([0.1, -0.2, 0.3]),
-        signed_rank([0.1] * 50 + [-0.2, 0.3], ["a"] * 50 + ["b", "c"]),
+        _signed_rank([0.1, -0.2, 0.3]),
+        _signed_rank([0.1] * 50 + [-0.2, 0.3], ["a"] * 50 + ["b", "c"]),
     )
     assert (once.p, once.n) == (often.p, often.n)
-    assert math.isnan(signed_rank([math.nan]).p) and math.isnan(signed_rank([]).effect)
+    assert math.isnan(_signed_rank([math.nan]).p) and math.isnan(_signed_rank([]).effect)
 
 
 @settings(deadline=None, max_examples=40)
@@ -65,19 +63,10 @@ def test_correlations_are_scipys_or_nan(pairs):
         assert math.isnan(i.low) or -1 - 1e-9 <= i.low <= i.high <= 1 + 1e-9
 
 
-# ---- seeds and contexts
-
-
-# ---- agreement
-
-
-# ---- many tests
-
-
 @pytest.mark.parametrize("n, ties", [(14, True), (30, False), (50, False), (51, False), (80, True)])
 def test_signed_ranks_of_many_clusters_are_scipys(n, ties):
     from scipy.stats import wilcoxon
 
     d = np.random.default_rng(n).normal(0.2, 1, n)
     d = np.round(d, 1) + (np.round(d, 1) == 0) * 0.1 if ties else d
-    assert signed_rank(d).p == pytest.approx(wilcoxon(d.round(9)).pvalue)
+    assert _signed_rank(d).p == pytest.approx(wilcoxon(d.round(9)).pvalue)

@@ -22,9 +22,9 @@ from humanlm.core.web import (
     answer_json,
     read_json,
     serving_app,
-    unless_gone,
     web_app,
 )
+from humanlm.serving.service import _unless_gone
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -115,7 +115,7 @@ def test_work_for_somebody_who_has_left_ends():
             ended.set()
 
     async def slow(request):
-        return answer_json(await unless_gone(request, work()))
+        return answer_json(await _unless_gone(request, work()))
 
     with serving_app(web_app({"GET /": slow})) as url:
         with socket.create_connection(url.removeprefix("http://").split(":"), 60) as line:

@@ -11,13 +11,13 @@ import pytest
 from humanlm.build import _groups, main
 from humanlm.core.basics import ConfigError
 from humanlm.core.config import Settings
-from humanlm.core.persona import format_persona
 from humanlm.core.records import load_examples
 from humanlm.data import chitchat
 from humanlm.data.build import built_examples
 from humanlm.data.chitchat import chitchat_file, read_chats
 from humanlm.data.dataset import DataConfig
 from humanlm.data.splits import check_leakage
+from humanlm.hierarchy.persona import format_persona
 from humanlm.worlds.sources import load_data
 
 WORDS = "tea rain bike shed garden street lamp early late quiet loud never always maybe".split()

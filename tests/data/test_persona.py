@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from humanlm.core.persona import (
+from humanlm.core.records import Persona
+from humanlm.hierarchy.persona import (
     PERSONA_BLOCKS,
     _kept_fields,
     drop_persona,
     format_persona,
 )
-from humanlm.core.records import Persona
 
 ITEM = st.text("abcdefg .!čž馬<|>", min_size=1, max_size=8)
 FIELDS = st.dictionaries(
@@ -79,7 +79,7 @@ def test_items_go_by_their_number(share):
 @pytest.mark.parametrize("hashseed", ["0", "1"])
 def test_every_process_drops_the_same(hashseed):
     code = (
-        "from humanlm.core.persona import drop_persona; import json; "
+        "from humanlm.hierarchy.persona import drop_persona; import json; "
         f"print(json.dumps(drop_persona({NURSE!r}, 0.4, 0.5)))"
     )
     out = subprocess.run(

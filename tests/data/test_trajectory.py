@@ -8,13 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from humanlm.core.basics import DataError, to_dict
-from humanlm.core.trajectory import (
-    Score,
-    Trajectory,
-    Turn,
-    load_trajectories,
-    save_trajectories,
-)
+from humanlm.core.trajectory import Score, Trajectory, Turn
+from humanlm.evaluation.index import load_trajectories, save_trajectories
 
 TEXT = st.text(max_size=40) | st.sampled_from(
     ["<stance>x</stance>", "<|im_end|>", "<script>alert(1)</script>", "a\x00b", '"}], {', "\ud800"]

@@ -183,7 +183,7 @@ def test_rewards_and_advantages_of_a_recipes_step_are_those_of_the_trainer(
     monkeypatch.setattr(MethodTrainer, "_generate_and_score_completions", compared)
     if argv[1] == "configs/humanlm-mini.yaml":
         monkeypatch.setattr(TrainerPolicy, "generate", every_other_is_right)
-    recipe, settings = read_settings([*argv, "--run.out", str(tmp_path), "--run.report", "false"])
+    recipe, settings = read_settings([*argv, "--run.out", str(tmp_path)])
     with pytest.raises(Compared):
         fit(settings, recipe)
     assert torch.allclose(
@@ -265,8 +265,6 @@ def test_a_signal_led_for_verl_is_that_of_the_trainers_pass_where_log_probabilit
             "false",
             "--run.out",
             str(tmp_path),
-            "--run.report",
-            "false",
         ]
     )
     with pytest.raises(Compared):

@@ -19,7 +19,7 @@ from leftovers import MARK, left, nobody_left
 from server import serving
 
 from humanlm.core.basics import read_jsonl, to_json
-from humanlm.core.trajectory import load_trajectories
+from humanlm.evaluation.index import load_trajectories
 from humanlm.models.checkpoints import load_model
 
 pytestmark = pytest.mark.verl
@@ -31,8 +31,6 @@ ON_CPU = [
     "cpu",
     "--verl.rollout",
     "hf",
-    "--run.report",
-    "false",
 ]
 SMALL = ["--rollout.num_prompts", "2", "--rollout.group_size", "4", "--trainer.save_steps", "1"]
 CLASSMATE = [

@@ -5,9 +5,10 @@ import random
 import pytest
 
 from humanlm.core.basics import DataError, write_jsonl
-from humanlm.core.trajectory import Trajectory, Turn, load_trajectories, save_trajectories
+from humanlm.core.trajectory import Trajectory, Turn
 from humanlm.evaluation.detection import DETECTORS
 from humanlm.evaluation.dialogues import read_dialogues
+from humanlm.evaluation.index import load_trajectories, save_trajectories
 from humanlm.evaluation.manner import LEAST, Manner
 from humanlm.worlds.mini import WorldConfig, make_world
 
@@ -15,7 +16,7 @@ PEOPLE = [
     e for e in make_world(WorldConfig(users=36, replies_per_user=12)).examples if e.split == "train"
 ]
 FIVE = {
-    "run": {"name": "five", "methods": ["humanlm"], "token_budget": 2000, "report": False},
+    "run": {"name": "five", "methods": ["humanlm"], "token_budget": 2000},
     "data": {"max_train": 60, "max_test": 2},
     "world": {"users": 36, "replies_per_user": 12},
     "hierarchy": {"levels": ["belief", "response"], "state_tokens": 12, "response_tokens": 24},

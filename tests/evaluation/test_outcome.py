@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 
-from humanlm.core.stats import crossed_means
 from humanlm.evaluation.measured import (
     ALL,
     Measurement,
@@ -17,6 +16,7 @@ from humanlm.evaluation.measured import (
 from humanlm.evaluation.outcome import (
     Arms,
     _crossed_intervals,
+    _crossed_means,
     _differences,
     _seed_means,
 )
@@ -24,7 +24,7 @@ from humanlm.evaluation.outcome import (
 
 def test_one_context_leaves_only_the_seeds_and_one_seed_only_the_contexts():
     values = np.array([[[0.1]], [[0.5]]])
-    assert set(crossed_means(values, ["x"], resamples=200).round(3).ravel()) == {0.1, 0.3, 0.5}
+    assert set(_crossed_means(values, ["x"], resamples=200).round(3).ravel()) == {0.1, 0.3, 0.5}
     alone = _crossed_intervals(["a"], np.array([[[0.25], [0.75]]]), ["x", "y"])[ALL]
     assert (alone.value, alone.low, alone.high, alone.n) == (0.5, 0.25, 0.75, 2)
 

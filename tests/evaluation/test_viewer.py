@@ -11,10 +11,16 @@ import yaml
 from pages import CHROMIUM, HOSTILE, in_browser, read
 
 from humanlm.core.basics import DataError, write_jsonl
-from humanlm.core.records import Example, Message, Persona, save_examples
-from humanlm.core.trajectory import Score, Trajectory, Turn, load_trajectories, save_trajectories
+from humanlm.core.records import Example, Message, Persona
+from humanlm.core.trajectory import Score, Trajectory, Turn
 from humanlm.core.web import serving_app
-from humanlm.data.index import Choice, Records, run_records
+from humanlm.evaluation.index import (
+    Choice,
+    Records,
+    load_trajectories,
+    run_records,
+    save_trajectories,
+)
 from humanlm.evaluation.viewer import RunViewer
 from humanlm.view import _context_html
 
@@ -113,7 +119,7 @@ def trained(request, tmp_path_factory):
     groups = {
         group: SMALL.get(group, {}) | RECIPES[name].get(group, {})
         for group in SMALL | RECIPES[name]
-    } | {"run": {"recipe": name, "name": name, "out": str(folder), "report": False}}
+    } | {"run": {"recipe": name, "name": name, "out": str(folder)}}
     (folder / "s.yaml").write_text(yaml.safe_dump(groups))
     done = warm.run("-m", "humanlm.train", "--config", folder / "s.yaml", cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -324,7 +330,7 @@ def hostile_run(folder, texts):
             states={text: text},
         )
 
-    save_examples(folder / "examples.jsonl", [person(text) for text in texts])
+    write_jsonl(folder / "examples.jsonl", [person(text) for text in texts])
     (folder / "episodes").mkdir()
     write_jsonl(
         folder / "episodes" / "x.jsonl",

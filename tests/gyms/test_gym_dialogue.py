@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from humanlm.core.basics import run_sync
-from humanlm.core.trajectory import Completion
 from humanlm.gyms.protocol import (
     Environment,
     Feedback,
@@ -18,6 +17,7 @@ from humanlm.gyms.protocol import (
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.prompts import end_id
+from humanlm.models.sampling import Completion
 from humanlm.training.dialogues import Heard, multi_turn, turn_advantage
 from humanlm.training.method import Batch
 from humanlm.training.policies import ModelPolicy

@@ -11,7 +11,8 @@ import pytest
 import warm
 
 from humanlm.core.basics import HumanLMError, run_sync
-from humanlm.core.trajectory import Trajectory, Turn, load_trajectories
+from humanlm.core.trajectory import Trajectory, Turn
+from humanlm.evaluation.index import load_trajectories
 from humanlm.gyms.conformance import gym_problems
 from humanlm.gyms.evaluation import _episode_values, load_episodes, play_tasks
 from humanlm.gyms.monitor import GymMonitor

@@ -34,7 +34,6 @@ TINY = {
     "model.kv_heads": 2,
     "model.mlp": 64,
     "model.vocab": 420,
-    "run.report": "false",
 }
 
 

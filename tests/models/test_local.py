@@ -14,7 +14,7 @@ import numpy as np
 from humanlm.clients.client import chat_all
 from humanlm.clients.protocol import chat
 from humanlm.clients.reader import break_markers
-from humanlm.core.thoughts import without_thoughts
+from humanlm.clients.thoughts import without_thoughts
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.embeddings import MINILM, Embedder, has_minilm

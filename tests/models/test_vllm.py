@@ -173,14 +173,15 @@ def test_a_simulator_behind_vllm_writes_what_transformers_would(tmp_path):
     "humanlm.serve starts the real vLLM, and its greedy answers"
     from openai import OpenAI
 
-    from humanlm.alignment.contract import ModelChoice, contract
+    from humanlm.alignment.contract import contract
     from humanlm.alignment.simulator import SimulatorClient
     from humanlm.core.basics import run_sync
+    from humanlm.core.grammar import parse
     from humanlm.hierarchy.prompts import HierarchyConfig
     from humanlm.models.checkpoints import make_model, save_model
     from humanlm.models.config import ModelConfig
-    from humanlm.serve import _open_client
-    from humanlm.serving.service import ServeConfig, Service, serving
+    from humanlm.serve import GROUPS, _open_client
+    from humanlm.serving.service import Service, serving
     from humanlm.training.sampling import RolloutConfig
 
     config = ModelConfig(vocab=500, head_dim=32, hidden=64, heads=2, kv_heads=2)
@@ -194,9 +195,8 @@ def test_a_simulator_behind_vllm_writes_what_transformers_would(tmp_path):
         contract(config, asked, RolloutConfig(), "humanlm", "politics"),
     )
     os.environ.update(SERVER, HUMANLM_VLLM=VLLM)
-    served = _open_client(
-        ModelChoice(str(folder)), ServeConfig(engine="vllm", vllm=["--max-model-len", "2048"])
-    )
+    choice = ["--model.name", str(folder), "--serve.engine", "vllm"]
+    served = _open_client(parse(GROUPS, [*choice, "--serve.vllm", '[--max-model-len, "2048"]']))
     try:
         with serving(Service(served, "tram")) as url:
             them, ours = (

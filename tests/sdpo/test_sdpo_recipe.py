@@ -14,7 +14,7 @@ import yaml
 from safetensors.torch import load_file
 
 from humanlm.core.basics import read_jsonl, write_jsonl
-from humanlm.core.trajectory import load_trajectories
+from humanlm.evaluation.index import load_trajectories
 from humanlm.evaluation.measured import load_measured, load_results
 from humanlm.sdpo.hindsight import AssistantReply, Followup, Interaction
 from humanlm.sdpo.users import Reaction
@@ -23,7 +23,7 @@ from humanlm.training.stages import fit
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = {
-    "run": {"recipe": "sdpo", "report": False},
+    "run": {"recipe": "sdpo"},
     "model": {"hidden": 32, "heads": 2, "kv_heads": 2, "mlp": 64, "vocab": 420},
     "sft": {"lesson_steps": 4, "batch": 8},
     "prompts": {"test_n": 6, "max_tokens": 16},

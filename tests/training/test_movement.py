@@ -7,10 +7,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from humanlm.core.config import SFTConfig
 from humanlm.evaluation.measured import Measurement
 from humanlm.training.functions import TextReward, ask_row, group_advantage
-from humanlm.training.method import Method
+from humanlm.training.method import Method, SFTConfig
 from humanlm.training.recipe import Recipe, Stage, Work
 from humanlm.training.rollouts import sft_row, single_turn
 from humanlm.training.stages import fit, learn, lessons
@@ -22,7 +21,7 @@ TAUGHT = [
 ] * 2
 SIZES = {"hidden": 32, "heads": 2, "kv_heads": 2, "mlp": 64, "vocab": 330}
 SETTINGS = {
-    "run": {"name": "r", "report": False},
+    "run": {"name": "r"},
     "sft": {"batch": 4, "muon_lr": 0.0, "adam_lr": 1e-6},
     "rollout": {"num_prompts": 2, "group_size": 4},
     "trainer": {

@@ -102,7 +102,7 @@ def test_a_killed_stage_of_an_own_recipe_goes_on_and_ends_with_the_same_weights(
 TINY_PEOPLE = {
     "data": dict(max_train=40, max_test=4),
     "world": dict(users=24, replies_per_user=8),
-    "run": {"name": "r", "report": False, "methods": ["response-only"]},
+    "run": {"name": "r", "methods": ["response-only"]},
     "model": dict(hidden=32, heads=2, kv_heads=2, mlp=64, vocab=700),
     "sft": dict(lesson_steps=2, polite_steps=1, reply_steps=2, batch=4),
     "hierarchy": dict(state_tokens=12, response_tokens=24),

@@ -10,10 +10,10 @@ import yaml
 from safetensors.torch import load_file
 
 from humanlm.core.basics import read_jsonl
-from humanlm.core.trajectory import load_trajectories
+from humanlm.evaluation.index import load_trajectories
 
 CONFIG = {
-    "run": {"methods": ["humanlm", "prefix-chaining", "humanlm-composed"], "report": False},
+    "run": {"methods": ["humanlm", "prefix-chaining", "humanlm-composed"]},
     "data": {"max_train": 4, "max_test": 2},
     "world": {"users": 24, "replies_per_user": 8},
     "model": {"vocab": 700, "hidden": 48, "heads": 3, "kv_heads": 3, "mlp": 96},

@@ -12,13 +12,13 @@ from humanlm.alignment.lessons import (
     _reply_rows,
 )
 from humanlm.core.basics import DataError
-from humanlm.core.config import SFTConfig
 from humanlm.core.records import Message, sample_examples
 from humanlm.hierarchy.levels import LEVELS
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, opening, prompt, target
 from humanlm.models.checkpoints import add_adapter, load_model, make_model, save_model
 from humanlm.models.config import END, START, ModelConfig
 from humanlm.training.rollouts import sft_row
+from humanlm.training.sampling import SFTConfig
 from humanlm.training.sft import (
     _RowsTrainer,
     _sft_args,

@@ -13,14 +13,14 @@ from pair import Pair
 from safetensors.torch import load_file
 
 from humanlm.core.basics import read_jsonl
-from humanlm.core.trajectory import load_trajectories
+from humanlm.evaluation.index import load_trajectories
 from humanlm.training.sharding import sharding_faults
 
 TWO = Pair()
 LAST = "trainer_state.json"  # written when all else of a checkpoint is there
 METHODS = ["humanlm", "prefix-chaining"]
 CONFIG = {
-    "run": {"methods": METHODS, "report": False},
+    "run": {"methods": METHODS},
     "data": {"max_train": 8, "max_test": 2},
     "world": {"users": 24, "replies_per_user": 8},
     "model": {"vocab": 700, "hidden": 48, "heads": 3, "kv_heads": 3, "mlp": 96},

@@ -15,7 +15,8 @@ from trl import GRPOTrainer
 
 from humanlm.alignment.grpo import _batch_metrics
 from humanlm.core.records import sample_examples
-from humanlm.core.trajectory import Trajectory, load_trajectories
+from humanlm.core.trajectory import Trajectory
+from humanlm.evaluation.index import load_trajectories
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening
 from humanlm.models.checkpoints import add_adapter, load_model, make_model, save_model
 from humanlm.models.config import ModelConfig
