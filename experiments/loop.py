@@ -504,7 +504,7 @@ def _known_tables(settings: Settings) -> dict[str, Table]:  # settings: of a run
     for name, share in MISTAKEN.items():
         rng = random.Random(f"{name}/{s.run.seed}")
         states = [
-            world.user(e.user_id).states_on(world.post(e.context_id)).perturbed(share, rng)
+            world.users[e.user_id].states_on(world.posts[e.context_id]).perturbed(share, rng)
             for e in rows
         ]
         said[name] = [found.describe(rng) | {"response": found.reply(rng)} for found in states]

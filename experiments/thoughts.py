@@ -62,7 +62,7 @@ def _told(
     rng = random.Random("dice0")
 
     def thought(e):
-        dice = States.uniform(world.post(e.context_id).target, rng).describe(rng)
+        dice = States.uniform(world.posts[e.context_id].target, rng).describe(rng)
         texts = dice if kind == "dice" else e.states or {}
         return {level: texts[level] for level in TRACE}
 

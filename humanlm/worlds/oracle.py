@@ -10,10 +10,11 @@ __all__ = ['MATCHES', 'FURTHER', 'COPY_LIMIT', 'KEY_POINTS', 'PREDICTORS', 'copi
 import random
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..core.basics import DataError, check_name, shorten
 from ..core.records import Example
+from ..core.trajectory import Score
 from .mini import SPLIT_OF, SyntheticWorld
 from .reading import LEVEL_SLOTS, Reading, read, words_of
 from humanlm.worlds.states import (
@@ -93,13 +94,7 @@ MATCHES: dict[str, Callable[[Any, Reading], tuple[float, ...]]] = {
 }
 
 # %% ../../nbs/worlds/04_oracle.ipynb #Charge
-class _Charge(NamedTuple):
-    "A reason to lose points"
-
-    amount: float
-    why: str
-
-
+_Charges = list[tuple[float, str]]  # how many points are lost, and why
 FURTHER = {
     "stance": 0.3,
     "emotion": 0.6,
@@ -110,7 +105,7 @@ FURTHER = {
 }
 
 
-def _listing_charges(level: str, reading: Reading) -> list[_Charge]:
+def _listing_charges(level: str, reading: Reading) -> _Charges:
     "Charge further answers on a level, and repeats"
     heads = [
         (i.slot, i.key)
@@ -125,14 +120,14 @@ def _listing_charges(level: str, reading: Reading) -> list[_Charge]:
 
 
 def _charges(*pairs):
-    return [_Charge(amount, why) for amount, why in pairs if amount > 0]
+    return [(amount, why) for amount, why in pairs if amount > 0]
 
 # %% ../../nbs/worlds/04_oracle.ipynb #contradiction_charges
 def _contradiction_charges(
     level: str,  # one of `STATE_LEVELS`
     truth: Any,  # the true state of that level
     reading: Reading,  # of a candidate
-) -> list[_Charge]:
+) -> _Charges:
     "Charge what speaks against the true state"
     items = [item for item in reading.items if item.slot in LEVEL_SLOTS[level]]
     if level == "stance":
@@ -146,7 +141,7 @@ def _contradiction_charges(
     return _charges((0.5 * negated, "negated"), (0.4 * opposite, "the opposite"))
 
 # %% ../../nbs/worlds/04_oracle.ipynb #line_charges
-def _line_charges(level: str, reading: Reading) -> list[_Charge]:
+def _line_charges(level: str, reading: Reading) -> _Charges:
     "Charge what does not belong into a one-line description"
     foreign = sum(item.slot not in (*LEVEL_SLOTS[level], "target") for item in reading.items)
     over = max(0, reading.words - 15)
@@ -174,22 +169,12 @@ def _windows(text, n):
     return [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]
 
 # %% ../../nbs/worlds/04_oracle.ipynb #StateScore
-class _StateScore(NamedTuple):
-    "A score and its arithmetic: value = clip(mean(matches) - penalty, 0, 1)"
-
-    value: float
-    key_points: tuple[str, ...]  # what was asked for
-    matches: tuple[float, ...]  # how well each key point is met
-    penalty: float  # at most 1
-    reason: str  # the charges in words, or empty
-
-
-def _score(points, matches, charges):
-    penalty = min(1.0, sum((c.amount for c in charges), 0.0))
-    reason = "; ".join(f"{c.why} -{c.amount:.2f}" for c in charges) or "no penalty"
-    return _StateScore(
-        min(1.0, max(0.0, _mean(matches) - penalty)), tuple(points), tuple(matches), penalty, reason
-    )
+def _score(points, matches, charges, reason=""):
+    "Make a score from its parts: value = clip(mean(matches) - penalty, 0, 1)"
+    penalty = min(1.0, sum((amount for amount, _ in charges), 0.0))
+    value = min(1.0, max(0.0, _mean(matches) - penalty))
+    why = reason or "; ".join(f"{why} -{amount:.2f}" for amount, why in charges) or "no penalty"
+    return Score("", value, "scored", why, tuple(points), tuple(matches), penalty)
 
 
 def _mean(numbers):
@@ -198,7 +183,7 @@ def _mean(numbers):
 # %% ../../nbs/worlds/04_oracle.ipynb #_fault
 def _empty(points):
     "Score a candidate without words"
-    return _StateScore(0.0, tuple(points), (0.0,) * len(points), 0.0, "empty")
+    return _score(points, (0.0,) * len(points), (), "empty")
 
 # %% ../../nbs/worlds/04_oracle.ipynb #_read_truth
 _read_truth = lru_cache(maxsize=8192)(read)
@@ -222,7 +207,7 @@ def score_state(
     level: str,  # one of `STATE_LEVELS`
     truth: str,  # a text that expresses the true state: its description, or a reply
     candidate: str,  # the generated description
-) -> _StateScore:
+) -> Score:
     "Score a generated state (HumanLM's coverage minus penalty, here exact)"
     state = _true_states(truth, check_name(level, STATE_LEVELS, "level"))[level]
     reading = read(candidate)
@@ -253,18 +238,18 @@ def _surplus_charges(
     expressed: dict[str, State],  # what the real reply expresses
     states: dict[str, str],  # level → description of the true state, if known
     reading: Reading,  # of the candidate
-) -> list[_Charge]:
+) -> _Charges:
     "Charge answers on levels about which the real reply is silent"
     charges = []
     for level in (level for level in STATE_LEVELS if level not in expressed):
         slot = LEVEL_SLOTS[level][0]
         true = _read_truth(states.get(level, "")).keys(slot)
         for key in dict.fromkeys(reading.keys(slot)):
-            charges.append(_Charge(0.02 if key in true else 0.05, f"{level} not in the real reply"))
+            charges.append((0.02 if key in true else 0.05, f"{level} not in the real reply"))
     return charges
 
 
-def _shape_charges(truth: Reading, reading: Reading) -> list[_Charge]:
+def _shape_charges(truth: Reading, reading: Reading) -> _Charges:
     "Charge unexplained words, and a length far from that of the real reply"
     ratio = reading.words / truth.words
     junk = max(0, reading.unexplained - 3)
@@ -276,7 +261,7 @@ def score_reply(
     truth: str,  # the real reply
     candidate: str,  # the generated reply
     states: dict[str, str] | None = None,  # level → the true state, said or not
-) -> _StateScore:
+) -> Score:
     "Score a reply by up to three key points of the real one"
     expressed = _true_states(truth)
     points = {
@@ -303,7 +288,7 @@ def score_reply(
 def score_reply_states(
     truth: str,  # the real reply
     candidate: str,  # the generated reply
-) -> dict[str, _StateScore]:  # the levels that the real reply expresses
+) -> dict[str, Score]:  # the levels that the real reply expresses
     "Score the states that can be read from a generated reply, each for itself"
     states, reading = _true_states(truth), read(candidate)
     if not reading.words:
@@ -313,13 +298,13 @@ def score_reply_states(
 # %% ../../nbs/worlds/04_oracle.ipynb #PREDICTORS
 PREDICTORS: dict[str, Callable[[SyntheticWorld, Example, random.Random], States]] = {
     "uniform": lambda world, example, rng: States.uniform(
-        world.post(example.context_id).target, rng
+        world.posts[example.context_id].target, rng
     ),
     "agreeable": lambda world, example, rng: States.agreeable(
-        world.post(example.context_id).target
+        world.posts[example.context_id].target
     ),
-    "rules": lambda world, example, rng: world.user(example.user_id).states_on(
-        world.post(example.context_id)
+    "rules": lambda world, example, rng: world.users[example.user_id].states_on(
+        world.posts[example.context_id]
     ),
 }
 
