@@ -49,7 +49,7 @@ from humanlm.hierarchy.prompts import TRACE
 from humanlm.rewards.judge_settings import make_judge
 from humanlm.rewards.scoring import Judge
 from humanlm.training.experiment import Trial
-from humanlm.worlds.reading import read
+from humanlm.worlds.oracle import read
 from humanlm.worlds.sources import load_data
 from humanlm.worlds.states import States
 

@@ -15,10 +15,10 @@ from humanlm.core.records import Example, from_dict
 from humanlm.data.splits import check_leakage
 from humanlm.worlds.mini import WorldConfig, make_world, needed_phrases
 from humanlm.worlds.oracle import (
+    read,
     score_reply,
     score_state,
 )
-from humanlm.worlds.reading import read
 from humanlm.worlds.states import (
     BELIEFS,
     GOALS,
