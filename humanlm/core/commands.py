@@ -126,7 +126,7 @@ COMMANDS = {
     "study report": Command("humanlm.study:report_command", "agreement, win rates and tests"),
     "judges": Command("humanlm.judges:main", "examine a judge before it is trusted"),
     "judges audit": Command(
-        "humanlm.rewards.judge_settings:audit_command",
+        "humanlm.rewards.audit:audit_command",
         "ask a judge fixed questions: judges audit --judge.model NAME",
         "nothing is kept but answers in a cache (--judge.cache FOLDER)",
     ),

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SLOTS', 'GLUE', 'NEGATORS', 'LEVEL_SLOTS', 'MATCHES', 'FURTHER', 'COPY_LIMIT', 'KEY_POINTS', 'PREDICTORS', 'read',
-           'copied_share', 'score_state', 'score_reply', 'score_reply_states', 'predictor_texts']
+           'copied_share', 'score_state', 'score_reply_states', 'score_reply', 'predictor_texts']
 
 # %% ../../nbs/worlds/04_oracle.ipynb #exported-imports
 import random
@@ -366,6 +366,17 @@ def score_state(
     reading = read(candidate)
     return _level_score(level, state, reading, _line_charges(level, reading))
 
+# %% ../../nbs/worlds/04_oracle.ipynb #score_reply_states
+def score_reply_states(
+    truth: str,  # the real reply
+    candidate: str,  # the generated reply
+) -> dict[str, Score]:  # the levels that the real reply expresses
+    "Score the states that can be read from a generated reply, each for itself"
+    reading = read(candidate)
+    return {
+        level: _level_score(level, state, reading) for level, state in _true_states(truth).items()
+    }
+
 # %% ../../nbs/worlds/04_oracle.ipynb #KEY_POINTS
 KEY_POINTS = {
     "position": ("stance",),
@@ -420,17 +431,6 @@ def score_reply(
         _mean([_mean(parts[level].matches) for level in levels]) for levels in points.values()
     ]
     return _score(points, matches, charges)
-
-# %% ../../nbs/worlds/04_oracle.ipynb #score_reply_states
-def score_reply_states(
-    truth: str,  # the real reply
-    candidate: str,  # the generated reply
-) -> dict[str, Score]:  # the levels that the real reply expresses
-    "Score the states that can be read from a generated reply, each for itself"
-    reading = read(candidate)
-    return {
-        level: _level_score(level, state, reading) for level, state in _true_states(truth).items()
-    }
 
 # %% ../../nbs/worlds/04_oracle.ipynb #PREDICTORS
 PREDICTORS: dict[str, Callable[[Profile, Post, random.Random], States]] = {
