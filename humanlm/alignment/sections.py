@@ -19,9 +19,15 @@ from ..core.records import load_examples
 from ..core.stats import FEW, FEW_SAYS, known_mean, marked, number_text, range_text
 from ..data.viz import example_html, spread
 from ..evaluation import report
-from ..evaluation.figures import Names
-from ..evaluation.report import RunFolder, Section, missing, model_said, standard_sections
-from ..evaluation.views import record_html
+from humanlm.evaluation.report import (
+    Names,
+    RunFolder,
+    Section,
+    missing,
+    model_said,
+    standard_sections,
+)
+from ..evaluation.viewer import record_html
 from ..hierarchy.levels import LEVELS
 
 # %% ../../nbs/alignment/05_sections.ipynb #evaluations

@@ -27,7 +27,6 @@ from humanlm.evaluation.dialogues import (
     read_dialogues,
 )
 from .diversity import diversity
-from .figures import PALETTE, axes_of, label, legend
 from humanlm.evaluation.fingerprint import (
     COPYING,
     ENDS,
@@ -39,6 +38,7 @@ from humanlm.evaluation.fingerprint import (
     whole_readings,
 )
 from .outcome import rounded
+from .report import PALETTE, axes_of, label, legend
 
 # %% ../../nbs/evaluation/13_fidelity.ipynb #Fidelity
 class _Likeness(NamedTuple):

@@ -25,10 +25,9 @@ from humanlm.core.basics import (
     write_jsonl,
 )
 from ..core.config import Settings, SFTConfig
-from ..evaluation.figures import Names
 from ..evaluation.measured import Measurement
 from ..evaluation.outcome import Arms, rounded
-from ..evaluation.report import model_said, standard_sections
+from ..evaluation.report import Names, model_said, standard_sections
 from humanlm.gyms.evaluation import (
     EpisodeRecord,
     episode_messages,

@@ -50,8 +50,7 @@ class RewardConfig:
     """Weight of following the thought, in replies after a composed one (mode humanlm-composed)."""
     extra: str = ""
     """One more reward, module:name: a function, async or not, of B trajectories that gives B
-    numbers, nan = no score; or a class of such, made with the examples of training.
-    humanlm.evaluation.manner:Manner pays replies that cannot be told from real ones."""
+    numbers, nan = no score; or a class of such, made with the examples of training."""
     extra_weight: float = 1.0
     """Its weight."""
     credit: str = "single"
