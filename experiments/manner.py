@@ -4,7 +4,7 @@ Whoever can tell simulated replies from real ones can also pay for those that pa
 pairwise: next to the real reply to the same message, how sure is the detector that the candidate
 is the simulated one? A detector that cannot tell pays 1, one that is sure pays 0. Each row has a
 detector of its own, trained on replies of other people in other discussions, real ones no later
-than the row's and simulated ones of earlier steps; it sees the form of a text and none of its words.
+than the row's and simulated ones of earlier steps; it sees the form of a text, none of its words.
 Published work says at which price: likeness of style trades against meaning (Computational Turing
 test, arXiv 2511.04195).
 

@@ -4,14 +4,12 @@
 
 # %% auto #0
 __all__ = ['ENDINGS', 'THANKS', 'DIALOGUE', 'PERSON', 'TASK', 'TEXT', 'CONTEXT', 'MOST_TURNS', 'HEARD', 'PEOPLE', 'USERS',
-           'Conversation', 'FidelityConfig', 'reply_dialogues', 'rollout_dialogues', 'read_dialogues', 'clusters_of',
-           'drawn']
+           'Conversation', 'reply_dialogues', 'read_dialogues', 'clusters_of']
 
 # %% ../../nbs/evaluation/09_dialogues.ipynb #imports
 import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -96,15 +94,7 @@ PERSON = ("person", "user_id", "author", "nick")
 TASK = ("task", "context_id")
 TEXT = ("text", "reply", "response")
 CONTEXT = ("context", "prompt")
-MOST_TURNS = 1500  # of a source that are compared, whole persons drawn
-
-
-@dataclass(frozen=True)
-class FidelityConfig:
-    "Where the report goes"
-
-    out: str = "fidelity"
-    """Folder of the report: report.html and fidelity.json."""
+MOST_TURNS = 1500  # of a source that are compared, whole persons _drawn
 
 # %% ../../nbs/evaluation/09_dialogues.ipynb #column
 def _first(row: Mapping[str, Any], columns: Sequence[str]) -> Any:  # None: there is nothing
@@ -209,7 +199,7 @@ def _reply_files(run: Path) -> list[Conversation]:  # empty: it evaluated no rep
 USERS = ("user", "followup")  # roles of the turns that users say in rollouts
 
 
-def rollout_dialogues(
+def _rollout_dialogues(
     samples: Mapping[str, Iterable[Trajectory]],
 ) -> list[Conversation]:  # stage → samples of it
     "Read what users said in the rollouts of each stage; rollouts without a user are left out"
@@ -235,7 +225,7 @@ def _run_dialogues(run: Path) -> list[Conversation]:
         stage.name: spread(sorted(stage.glob("*.parquet")), 24)
         for stage in sorted((run / "trajectories").glob("*"))
     }
-    dialogues = _reply_files(run) or rollout_dialogues(
+    dialogues = _reply_files(run) or _rollout_dialogues(
         {
             stage: (t for file in some for t in load_trajectories(file))
             for stage, some in files.items()
@@ -291,7 +281,7 @@ def read_dialogues(
     sources: dict[str, list[Conversation]] = {}
     for d in dict.fromkeys(d for place in inputs for d in _read_input(place, len(inputs) == 1)):
         sources.setdefault(d.source, []).append(d)
-    return {name: drawn(dialogues, limit) for name, dialogues in sources.items()}
+    return {name: _drawn(dialogues, limit) for name, dialogues in sources.items()}
 
 # %% ../../nbs/evaluation/09_dialogues.ipynb #drawn
 def clusters_of(dialogues: Iterable[Conversation]) -> np.ndarray:  # [D]
@@ -299,7 +289,7 @@ def clusters_of(dialogues: Iterable[Conversation]) -> np.ndarray:  # [D]
     return np.array([d.cluster for d in dialogues])
 
 
-def drawn(dialogues: Sequence[Conversation], limit: int, seed: int = 0) -> list[Conversation]:
+def _drawn(dialogues: Sequence[Conversation], limit: int, seed: int = 0) -> list[Conversation]:
     "Draw whole clusters until there are `limit` turns; 0: all"
     if not limit or sum(len(d.turns) for d in dialogues) <= limit:
         return list(dialogues)
