@@ -17,7 +17,7 @@ import numpy as np
 
 from ..core.basics import ConfigError, atomic_write, to_json
 from ..core.grammar import parse
-from ..core.html import INK, Html, Table, figure_html, fold, no_pictures, page, styled, tag
+from ..core.html import INK, Html, Table, figure_html, fold, styled, tag
 from ..core.stats import Interval, number_text, range_text
 from .detection import Detection, ceiling, detect
 from humanlm.evaluation.dialogues import (
@@ -36,7 +36,7 @@ from humanlm.evaluation.fingerprint import (
     feature_gaps,
 )
 from .outcome import rounded
-from .report import PALETTE, axes_of, label, legend
+from .report import PALETTE, axes_of, label, legend, sections_page
 
 # %% ../../nbs/evaluation/13_fidelity.ipynb #Fidelity
 class _Likeness(NamedTuple):
@@ -213,7 +213,7 @@ CAUTION = (
 )
 
 
-def _parts(fidelity: _Fidelity) -> dict[str, tuple[str, Html]]:  # title → lead, and what is below
+def _parts(fidelity: _Fidelity) -> list[tuple[str, str, Html]]:  # title, lead, and what is below
     "Arrange what was measured in the order in which a reader asks"
     form = [
         name
@@ -229,32 +229,37 @@ def _parts(fidelity: _Fidelity) -> dict[str, tuple[str, Html]]:  # title → lea
     ]
     sizes = [[name, *fidelity.sizes[name]] for name in fidelity.names]
     units = ("source", "turns", "dialogues", "persons, or dialogues where nobody knows them")
-    return {
-        "Could anybody tell?": (
+    return [
+        (
+            "Could anybody tell?",
             "Detectors are trained on some persons or dialogues and tested on others. Beside them: "
             "the middle 95 % of random halves of the same people. What points to a side is "
             "found by all features together: those that go together share a weight.",
             _detection_table(fidelity).html(),
         ),
-        "Fingerprint": (
+        (
+            "Fingerprint",
             "What can be counted in a turn or dialogue. Grey: 95th percentile of the "
             "distance between halves of the same people.",
             picture + _gap_tables(fidelity, form),
         ),
-        "Copying": (
+        (
+            "Copying",
             "Runs of three words that stood in the context or in the person's own earlier turns.",
             _gap_tables(fidelity, list(COPYING)),
         ),
-        "Endings": (
+        (
+            "Endings",
             f"How conversations end, where it is known: with {', '.join(ENDINGS.values())}.",
             _gap_tables(fidelity, list(ENDS)),
         ),
-        "One voice or many": (
+        (
+            "One voice or many",
             "On equally many turns and words; intervals over half samples.",
             Table(("measure", *fidelity.names), diversity).html(),
         ),
-        "What was read": (CAUTION, Table(units, sizes).html()),
-    }
+        ("What was read", CAUTION, Table(units, sizes).html()),
+    ]
 
 # %% ../../nbs/evaluation/13_fidelity.ipynb #report_html
 CSS = """
@@ -267,22 +272,10 @@ CSS = """
 
 def _report_html(fidelity: _Fidelity) -> str:  # a whole HTML page
     "Return the whole page"
-    parts = _parts(fidelity)
-    links = tag("nav", *(tag("a", title, href=f"#part{i}") for i, title in enumerate(parts)))
-    no_figures = no_pictures()
-    return page(
-        "How human?",
-        tag("h1", "How human?"),
-        tag("p", " · ".join(fidelity.names), class_="lead"),
-        tag("p", no_figures, class_="lead") if no_figures else "",
-        tag("div", *(tag("p", line) for line in _findings(fidelity)), class_="plain"),
-        links,
-        *(
-            tag("h2", title, id=f"part{i}") + tag("p", lead, class_="lead") + body
-            for i, (title, (lead, body)) in enumerate(parts.items())
-        ),
-        css=CSS,
-    )
+    shown = tag("div", *(tag("p", line) for line in _findings(fidelity)), class_="plain")
+    parts = {f"part{i}": part for i, part in enumerate(_parts(fidelity))}
+    title = "How human?"
+    return sections_page(title, title, " · ".join(fidelity.names), [shown], parts, CSS)
 
 
 def _write_report(fidelity: _Fidelity, folder: str | Path) -> Path:  # of report.html

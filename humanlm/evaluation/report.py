@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PALETTE', 'PANELS', 'TEXTS_SAY', 'PALE', 'UNSAID', 'Section', 'CSS', 'TOY', 'Names', 'axes_of', 'label', 'legend',
            'results_bars', 'curve', 'RunFolder', 'load_log', 'first_screen', 'missing', 'training_section',
-           'model_said', 'standard_sections', 'report_html', 'write_report']
+           'model_said', 'standard_sections', 'sections_page', 'report_html', 'write_report']
 
 # %% ../../nbs/evaluation/03_report.ipynb #import-json-import-math
 import json
@@ -73,12 +73,8 @@ class Names(NamedTuple):
         ] = (),  # shown together; names without a colour of their own take one in this order
     ) -> str:
         "Give the colour of a model"
-        others = [
-            name for name in dict.fromkeys(models) if name.replace(" ", "-") not in self.colours
-        ]
-        free = [colour for colour in PALETTE if colour not in self.colours.values()] or PALETTE
-        spare = free[others.index(model) % len(free) if model in others else 0]
-        return self.colours.get(model.replace(" ", "-"), spare)
+        place = list(dict.fromkeys(models)).index(model) if model in models else 0
+        return self.colours.get(model.replace(" ", "-"), PALETTE[place % len(PALETTE)])
 
     def line(self, reference: str) -> str:
         "Give the kind of line that stands for a reference"
@@ -138,11 +134,7 @@ def results_bars(
                 look = {"ls": names.line(name), "label": f"{name} (reference)"}
                 height = means[name, part].mean
                 ax.plot([x - 0.45, x + 0.45], [height] * 2, color=INK, lw=1.2, **look)
-    ticks = []
-    for part in parts:  # with the units behind it where others have more
-        n = max(r.n for (_, other), r in means.items() if other == part)
-        ticks.append(label(part) + (f"\nn = {n}" if n < most else ""))
-    ax.set(xticks=places, xticklabels=ticks, ylabel="mean score, 0 to 1")
+    ax.set(xticks=places, xticklabels=map(label, parts), ylabel="mean score, 0 to 1")
     ax.set_ylim(0, max(0.1, ax.get_ylim()[1]))
     about = f"{names.title(metric)} by {names.part}, n = {most}, whiskers: 95 % intervals"
     ax.set_title(about, loc="left")
@@ -394,15 +386,9 @@ def _results_section(run: RunFolder, names: Names = Names()) -> Html:
         about = f"References need no model: {'; '.join(references)}."
         shown.append(tag("p", tag("small", about)))
     shown += [_metric_part(rows, metric, names) for metric in metrics]
-    return Html().join([*shown, _texts_html(rows, names), _bits_html(run.results)])
-
-
-def _bits_html(results: Results) -> Html:  # empty if none were measured
-    "Show bits of the real texts, and what is missing"
-    shown = bits_tables(results.rows)
-    if not shown:
-        return Html()
-    return tag("h3", "Bits of the real reply") + markdown_html(shown)
+    tables = bits_tables(rows)
+    bits = tag("h3", "Bits of the real reply") + markdown_html(tables) if tables else Html()
+    return Html().join([*shown, _texts_html(rows, names), bits])
 
 
 def _texts_html(
@@ -457,16 +443,12 @@ UNSAID = ("name", "schema_version")  # of the record: the first is the title of 
 def _run_section(run: RunFolder) -> Html:
     "Show wall time, cost, seed, versions, settings and data card"
     record, yaml = run.record, run.folder / "config.yaml"
-    facts = {
-        name.replace("_", " "): value
-        for name, value in record.items()
-        if isinstance(value, (str, int, float)) and name not in UNSAID
-    }
+    plain = {name: v for name, v in record.items() if isinstance(v, (str, int, float))}
+    facts = {name.replace("_", " "): v for name, v in plain.items() if name not in UNSAID}
     facts |= record.get("machine", {})
     facts |= {f"{name} version": text for name, text in record.get("versions", {}).items()}
-    facts |= {
-        f"wall time of {name}": f"{s:,.1f} s" for name, s in record.get("seconds", {}).items()
-    }
+    seconds = record.get("seconds", {})
+    facts |= {f"wall time of {name}": f"{s:,.1f} s" for name, s in seconds.items()}
     lines = [[tag("th", name), shorten(value, 120)] for name, value in facts.items()]
     parts = [Table(("what", "value"), lines, "l").html()]
     if record.get("ledger"):
@@ -534,6 +516,32 @@ def standard_sections(
     }
 
 
+def sections_page(
+    title: str,  # of the window
+    head: str,
+    lead: str,
+    first: Sequence[Html],  # above the links
+    parts: Mapping[str, tuple[str, str, Html]],  # anchor → title, the line below it, what it shows
+    css: str,
+) -> str:  # a whole HTML page
+    "Give a page of titled parts with links to them"
+    links = tag("nav", *(tag("a", part[0], href=f"#{at}") for at, part in parts.items()))
+    no_figures = no_pictures()
+    return page(
+        title,
+        tag("h1", head),
+        tag("p", lead, class_="lead"),
+        tag("p", no_figures, class_="lead") if no_figures else "",
+        *first,
+        links,
+        *(
+            tag("h2", title, id=at) + tag("p", about, class_="lead") + body
+            for at, (title, about, body) in parts.items()
+        ),
+        css=css,
+    )
+
+
 def report_html(
     run: RunFolder,
     sections: Mapping[str, Section] | None = None,  # anchor → section; None: the standard ones
@@ -541,25 +549,10 @@ def report_html(
 ) -> str:  # a whole HTML page
     "Give the whole page"
     sections = standard_sections() if sections is None else sections
-    titled = {anchor: section for anchor, section in sections.items() if section[0]}
-    links = tag("nav", *(tag("a", section[0], href=f"#{a}") for a, section in titled.items()))
-    parts = [
-        tag("h2", title, id=anchor) + tag("p", about, class_="lead") + draw(run)
-        for anchor, (title, about, draw) in titled.items()
-    ]
+    parts = {at: (*s[:2], s[2](run)) for at, s in sections.items() if s[0]}
     first = [draw(run) for title, _, draw in sections.values() if not title]
     name = shorten(run.record.get("name") or run.folder.name, 80)
-    no_figures = no_pictures()
-    return page(
-        f"{name}: report",
-        tag("h1", name),
-        tag("p", lead, class_="lead"),
-        tag("p", no_figures, class_="lead") if no_figures else "",
-        *first,
-        links,
-        *parts,
-        css=CSS,
-    )
+    return sections_page(f"{name}: report", name, lead, first, parts, CSS)
 
 
 def write_report(

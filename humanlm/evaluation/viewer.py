@@ -340,7 +340,23 @@ def _siblings_html(records: Records, row: Listed, shown: _Shown) -> Html:
     rows = records.find(choice, row.at.partition(":")[0] + ":0" if ":" in row.at else "", 64).rows
     title = tag("h2", "The group: samples of one prompt, compared with each other")
     items = [_item_html(each, shown, each.at == row.at) for each in rows]
-    return title + Html().join(items) if len(rows) > 1 else Html()
+    why = tag("p", _why_zero(row, rows))
+    return title + why + Html().join(items) if len(rows) > 1 else Html()
+
+
+def _why_zero(row: Listed, rows: Sequence[Listed]) -> str:  # empty: the advantage is not 0
+    "Say why a sample of a group has the advantage 0"
+    if row.numbers.get("advantage") != 0:
+        return ""
+    paid = [[x for name, x in each.numbers.items() if name.startswith("reward")] for each in rows]
+    mine = paid[[each.at for each in rows].index(row.at)]
+    if not all(x == x for x in mine):
+        why = "this sample has no reward, so nothing is learned from it"
+    elif all(values == mine for values in paid):
+        why = "all samples of the group have the same reward"
+    else:
+        why = "its reward is the mean of the group, or the group was left out"
+    return f"Advantage 0: {why}."
 
 
 def _trajectory_html(
