@@ -3723,7 +3723,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                    'humanlm/rewards/reward.py'),
                                         'humanlm.rewards.reward._judge_trajectories': ( 'rewards.html#_judge_trajectories',
                                                                                         'humanlm/rewards/reward.py'),
-                                        'humanlm.rewards.reward._question': ('rewards.html#_question', 'humanlm/rewards/reward.py'),
                                         'humanlm.rewards.reward._question_id': ('rewards.html#_question_id', 'humanlm/rewards/reward.py'),
                                         'humanlm.rewards.reward._reading': ('rewards.html#_reading', 'humanlm/rewards/reward.py'),
                                         'humanlm.rewards.reward._with_scores': ('rewards.html#_with_scores', 'humanlm/rewards/reward.py'),

@@ -300,16 +300,13 @@ def _headline(
     "Say how the last model of a run does in one metric"
     rows = {r.model: r for r in results.rows if (r.metric, r.level) == (metric, ALL)}
     best = [r for r in rows.values() if r.model not in names.references][-1]
-    wanted = metric, ALL, {best.model, names.start}
     lines = [
         f"{best.model}, {best.n} {names.units}",
         f"95\u00a0% interval {range_text(best.low, best.high)}",
     ]
     for p in results.paired:
-        if (p.metric, p.level, {p.a, p.b}) == wanted:  # from the side of the best
-            sign = 1 if p.a == best.model else -1
-            low, high = sorted((sign * p.low, sign * p.high))
-            diff, low, high = (number_text(x, "+.2f") for x in (sign * p.diff, low, high))
+        if (p.metric, p.level, p.a, p.b) == (metric, ALL, best.model, names.start):
+            diff, low, high = (number_text(x, "+.2f") for x in (p.diff, p.low, p.high))
             lines.append(f"{diff} against {names.start} ({low}\u00a0to\u00a0{high})")
     beside = [
         f"{r.model}\u00a0{number_text(r.mean)}{f' (n {r.n})' if r.n < best.n else ''}"

@@ -128,12 +128,6 @@ def _candidate(t: Trajectory, level: str | None = None) -> str:
     return t.fields.get(level or t.level, "")
 
 
-def _question(requests: Mapping[str, JudgeRequest], row_id: str) -> JudgeRequest:
-    if row_id in requests:
-        return requests[row_id]
-    raise DataError(f"No question for row {shorten(row_id)!r} among {len(requests)}.")
-
-
 def _group_request(
     candidates: Mapping[str, Trajectory],  # candidate id → trajectory, all of one group and row
     level: str,  # to be judged
@@ -143,8 +137,10 @@ def _group_request(
     "Ask about all candidates of a group in an order that depends on seed, step and row"
     first = next(iter(candidates.values()))
     id = _question_id(first.row_id, first.level, level)
+    if id not in requests:
+        raise DataError(f"No question for row {shorten(id)!r} among {len(requests)}.")
     return replace(
-        _question(requests, id),
+        requests[id],
         candidates={i: _candidate(t, level) for i, t in candidates.items()},
         seed=zlib.crc32(f"{seed}/{first.step}/{id}".encode("utf-8", "replace")),
     )
