@@ -4,8 +4,7 @@ five, one thread)."""
 import time
 
 from humanlm.worlds.mini import SyntheticWorld, make_world
-from humanlm.worlds.oracle import score_reply, score_state
-from humanlm.worlds.reading import read
+from humanlm.worlds.oracle import read, score_reply, score_state
 from humanlm.worlds.states import STATE_LEVELS
 
 HOSTILE = {

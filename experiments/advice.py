@@ -36,7 +36,7 @@ from humanlm.gyms.protocol import (
 )
 from humanlm.gyms.users import ModelUser
 from humanlm.worlds.mini import Post, Profile, make_topics, make_users
-from humanlm.worlds.reading import read
+from humanlm.worlds.oracle import read
 from humanlm.worlds.states import AXES, DOMAINS, OPPOSED, SPEAKERS, VALUES, Stance, States, describe
 
 

@@ -12,10 +12,9 @@ from typing import Any
 from humanlm.core.basics import fingerprint, run_sync, to_json
 from humanlm.core.config import Settings
 from humanlm.core.stats import known_mean
-from humanlm.evaluation.figures import curve
 from humanlm.evaluation.measured import Measurement, score_table
 from humanlm.evaluation.outcome import Arms, rounded
-from humanlm.evaluation.report import load_log
+from humanlm.evaluation.report import curve, load_log
 from humanlm.models.prompts import render
 from humanlm.sdpo.hindsight import (
     AssistantReply,
@@ -74,11 +73,10 @@ def preference_curves(trials: Sequence[Trial], points: int = 30) -> list[dict]:
     for trial in trials:
         log = load_log(trial.folder / "metrics.jsonl")
         for stage in dict.fromkeys(line["stage"] for line in log):
-            values = curve(log, stage, "user/preference")
-            if values.values:
-                shown = values.thin(points)
+            steps, means = curve(log, stage, "user/preference", points)
+            if steps:
                 names = {"variant": trial.variant, "stage": stage, "seed": trial.seed}
-                curves.append(names | {"steps": shown.steps, "preference": shown.values})
+                curves.append(names | {"steps": steps, "preference": means})
     return curves
 
 

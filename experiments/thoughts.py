@@ -49,7 +49,7 @@ from humanlm.hierarchy.prompts import TRACE
 from humanlm.rewards.judge_settings import make_judge
 from humanlm.rewards.scoring import Judge
 from humanlm.training.experiment import Trial
-from humanlm.worlds.reading import read
+from humanlm.worlds.oracle import read
 from humanlm.worlds.sources import load_data
 from humanlm.worlds.states import States
 
@@ -62,7 +62,7 @@ def _told(
     rng = random.Random("dice0")
 
     def thought(e):
-        dice = States.uniform(world.post(e.context_id).target, rng).describe(rng)
+        dice = States.uniform(world.posts[e.context_id].target, rng).describe(rng)
         texts = dice if kind == "dice" else e.states or {}
         return {level: texts[level] for level in TRACE}
 

@@ -131,14 +131,13 @@ def alignment_method(
     chain: Any = _PrefixMap(hierarchy, rows) if MODES[name].asks == "next" else None
     reward: Any
     if isinstance(judge, Reader):
-        reward = LikelihoodReward(judge, requests, config.reward, hierarchy, more)
+        reward = LikelihoodReward(judge, requests, config.reward, more)
         prepare = partial(thoughts_alone, tokens=config.hierarchy.thought_tokens)
     else:
         reward = AlignmentReward(
             judge,
             requests,
             config.reward,
-            hierarchy,
             hierarchy.names if MODES[name].rewarded == "all" else None,
             more,
             rollouts.compose,

@@ -120,7 +120,7 @@ class WorldLessons:
         trace: bool = False,  # put the states into a thought before the reply
     ) -> dict:
         "Make one row from the states behind an example"
-        states = self.world.reply(example.id).states.perturbed(noise, self.rng, agreeable=0.7)
+        states = self.world.replies[example.id].states.perturbed(noise, self.rng, agreeable=0.7)
         words, texts = states.describe(self.rng), {}
         for level in levels:
             texts[level] = states.reply(self.rng) if level == "response" else words[level]
@@ -149,7 +149,7 @@ class WorldLessons:
     def faithful(self, example: Example) -> dict:
         "A reply that can be predicted from given states only"
         joint = self.together and (not self.thinks or self.rng.random() < 0.5)
-        states = States.uniform(self.world.post(example.context_id).target, self.rng)
+        states = States.uniform(self.world.posts[example.context_id].target, self.rng)
         words, reply = states.describe(self.rng), target({"response": states.reply(self.rng)})
         before = target(
             {s: words[s] for s in self.states} if joint else {},
@@ -166,10 +166,10 @@ class WorldLessons:
         share: float,  # of whole personas, and of phrases that a lesson does not need
     ) -> dict:
         "Ask for one state in a short persona or, with probability `share`, for all in a whole one"
-        person, draw, states = self.world.user(example.user_id), self.rng, self.states
+        person, draw, states = self.world.users[example.user_id], self.rng, self.states
         whole, weights = draw.random() < share, [_WEIGHTS[state] for state in states]
         levels = draw.sample(states, len(states)) if whole else draw.choices(states, weights)
-        post = self.world.post(example.context_id)
+        post = self.world.posts[example.context_id]
         needed = range(9) if len(levels) > 1 else needed_phrases(levels[0], person, post)
         others = [i for i in range(len(person.phrases)) if i not in needed]
         more = draw.sample(others, int(draw.random() * (len(others) + 1) * share))

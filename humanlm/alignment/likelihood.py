@@ -109,10 +109,9 @@ class LikelihoodReward(AlignmentReward):
         judge: Reader,
         requests: Any,  # as for `AlignmentReward`, like all that follows
         config: Any,
-        hierarchy: Any,
         extra: Any = None,
     ):
-        super().__init__(cast(Any, judge), requests, config, hierarchy, None, extra)
+        super().__init__(cast(Any, judge), requests, config, None, extra)
         self.reader, self.credit = judge, config.credit
         self.states: StateSource | None = None  # the reader's answers
         self.policy: Any = judge.policy  # of a live reader: handed on by the rollout
@@ -317,7 +316,6 @@ def check_likelihood(settings: Settings) -> None:
     require(
         "judge",
         (not others, f"likelihood pays {', '.join(_PAID)}, not {', '.join(others)}"),
-        (s.reward.alignment > 0, "model likelihood pays as reward.alignment, which is 0"),
         (alone, "model likelihood needs no run.engine and no rollout.states_from"),
     )
 

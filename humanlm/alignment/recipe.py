@@ -181,7 +181,7 @@ def _judge_plan(
     if s.judge.model == LIKELIHOOD:
         return [likelihood_plan(s), *testing_plan(s, test, systems)]
     counts = [n * (len(levels) if MODES[m].rewarded == "all" else 1) for m, n in steps.items()]
-    count = sum(counts) * s.rollout.num_prompts if s.reward.alignment else 0
+    count = sum(counts) * s.rollout.num_prompts
     sample = _sample_requests(s, train, s.rollout.group_size)
     plan = judging_plan(s.judge, "training", count, sample, levels)
     return [*plan, *testing_plan(s, test, systems)]
@@ -214,6 +214,10 @@ def _plan_lines(s: Settings, data: Data) -> list[str]:
         f"cold start          {_lesson_steps(s)} steps of {s.sft.batch} rows, then "
         f"{s.sft.faithful_steps} of thoughts to follow",
         *(f"{name:<19} {plan}" for name, plan in plans.items()),
+        *(
+            [f"extra reward        {s.reward.extra}, weight {s.reward.extra_weight:g}"]
+            * bool(s.reward.extra)
+        ),
         *_judge_plan(s, train, test, steps),
     ]
 

@@ -20,9 +20,15 @@ from ..core.stats import known_mean, number_text, range_text
 from ..data.viz import example_html, spread
 from ..evaluation import report
 from ..evaluation.correlation import FEW, FEW_SAYS, marked
-from ..evaluation.figures import Names
-from ..evaluation.report import RunFolder, Section, missing, model_said, standard_sections
-from ..evaluation.views import record_html
+from humanlm.evaluation.report import (
+    Names,
+    RunFolder,
+    Section,
+    missing,
+    model_said,
+    standard_sections,
+)
+from ..evaluation.viewer import record_html
 from ..hierarchy.levels import LEVELS
 
 # %% ../../nbs/alignment/05_sections.ipynb #evaluations

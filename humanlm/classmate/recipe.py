@@ -47,9 +47,8 @@ from humanlm.core.basics import (
 )
 from ..core.config import Settings
 from ..core.stats import known_mean
-from ..evaluation.figures import Names
 from ..evaluation.measured import Measurement
-from ..evaluation.report import model_said, standard_sections
+from ..evaluation.report import Names, model_said, standard_sections
 from ..hierarchy.prompts import parts_text
 from ..training.functions import AssistantModel, ask_row
 from ..training.memory import StagePlan

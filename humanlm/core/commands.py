@@ -117,7 +117,7 @@ COMMANDS = {
     "study report": _Command("humanlm.study:report_command", "agreement, win rates and tests"),
     "judges": _Command("humanlm.judges:main", "examine a judge before it is trusted"),
     "judges audit": _Command(
-        "humanlm.rewards.judge_settings:audit_command",
+        "humanlm.rewards.audit:audit_command",
         "ask a judge fixed questions: judges audit --judge.model NAME",
         "nothing is kept but answers in a cache (--judge.cache FOLDER)",
     ),

@@ -19,8 +19,9 @@ from ..core.html import Table, escape
 from ..core.records import SPLITS
 from .fields import FAULTS, NOTES
 from .files import Faults, fault_table
+from .partition import TRAIN
 from .personas import Failure
-from .selection import CODE, MEANING, TRAIN, Leak, Plan
+from .selection import CODE, MEANING, Leak, Plan
 from .store import left_out
 from .threads import LINES
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
-    from .dialogues import Conversation, FidelityConfig, read_dialogues
+    from .dialogues import Conversation, read_dialogues
     from .measured import Measurement, Results, load_results, save_results
 
 __getattr__, __dir__ = lazy_names(__name__, {
-    "dialogues": ["Conversation", "FidelityConfig", "read_dialogues"],
+    "dialogues": ["Conversation", "read_dialogues"],
     "measured": ["Measurement", "Results", "load_results", "save_results"],
 })

@@ -16,19 +16,11 @@ from weakref import WeakKeyDictionary
 
 from ..clients.ledger import Ledger
 from ..clients.names import in_plan
-from humanlm.core.basics import (
-    DataError,
-    fingerprint,
-    require,
-    run_sync,
-    to_json,
-    write_jsonl,
-)
+from ..core.basics import DataError, fingerprint, require, run_sync, to_json, write_jsonl
 from ..core.config import Settings
-from ..evaluation.figures import Names
 from ..evaluation.measured import Measurement
 from ..evaluation.outcome import Arms, rounded
-from ..evaluation.report import model_said, standard_sections
+from ..evaluation.report import Names, model_said, standard_sections
 from humanlm.gyms.evaluation import (
     EpisodeRecord,
     episode_messages,

@@ -8,6 +8,7 @@ __all__ = ['OracleJudge', 'RuleJudge', 'EmbedJudge']
 # %% ../../nbs/rewards/07_judges.ipynb #exported-imports
 import csv
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
@@ -36,7 +37,7 @@ class _SingleJudge:
 
     def score(self, id: str, text: str, request: JudgeRequest) -> Score:
         "Score one candidate"
-        raise NotImplementedError
+        ...
 
 
 class OracleJudge(_SingleJudge):
@@ -61,7 +62,7 @@ class OracleJudge(_SingleJudge):
             s = score_state(request.level, request.truth, text)
         if s is None:
             return unsaid(id)
-        return Score(id, s.value, "scored", s.reason, s.key_points, s.matches, s.penalty, self.name)
+        return replace(s, id=id, judge=self.name)
 
 # %% ../../nbs/rewards/07_judges.ipynb #RuleJudge
 class RuleJudge(_SingleJudge):

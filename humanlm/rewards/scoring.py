@@ -44,7 +44,6 @@ class JudgeRequest:
         str, ...
     ] = ()  # judge whole replies on all of these at once, instead of on `level`
     user_id: str = SPEAKER  # the person; a model judge reads HUMAN for this author
-    schema_version: int = 1
 
     @property
     def context_text(self) -> str:

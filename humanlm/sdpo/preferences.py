@@ -18,7 +18,7 @@ from ..clients.limits import in_turn
 from ..clients.protocol import ChatRequest, LLMError
 from ..clients.reader import fenced, fill, without_middle
 from ..core.basics import shorten
-from ..evaluation.contests import Pair, PairVerdict, PreferenceJudge
+from ..evaluation.answering import Pair, PairVerdict
 from ..models.settings import ClientConfig
 from .styles import ALIASES, find_trait
 from .users import CONTROLS, UserConfig
@@ -184,6 +184,8 @@ class PreferenceConfig(ClientConfig):
         "Name who compares replies"
         return self.judge or ("rule" if user.is_rule(user.model) else user.model)
 
-    def make_judge(self, name: str, taste: str, ledger: Ledger | None = None) -> PreferenceJudge:
+    def make_judge(
+        self, name: str, taste: str, ledger: Ledger | None = None
+    ) -> Any:  # pairs → verdicts
         "Make the judge of a name for a taste"
         return TraitJudge(taste) if name == "rule" else PairJudge(taste, self.client(name, ledger))

@@ -26,11 +26,9 @@ from humanlm.core.basics import (
 )
 from ..core.config import Settings
 from ..data.prepared import require_prepared
-from ..evaluation.answering import AskedPrompt, read_prompts
-from ..evaluation.contests import as_pairs, kept_share
-from ..evaluation.figures import Names
+from ..evaluation.answering import AskedPrompt, as_pairs, kept_share, read_prompts
 from ..evaluation.measured import Measurement
-from ..evaluation.report import model_said, standard_sections
+from ..evaluation.report import Names, model_said, standard_sections
 from humanlm.sdpo.hindsight import (
     Interaction,
     SDPOConfig,

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ..clients.ledger import Ledger
 from ..clients.names import is_chat_model
@@ -27,22 +27,18 @@ from ..core.grammar import parse
 from ..core.runs import CHARGES, alone, run_record
 from ..core.stats import wilson
 from humanlm.evaluation.answering import (
-    AskedPrompt,
-    Contestant,
-    ReplyConfig,
-    checkpoints_of,
-    find_contestant,
-    read_prompts,
-)
-from humanlm.evaluation.contests import (
     CONTENT_METRICS,
     WIN_METRICS,
-    PreferenceJudge,
+    AskedPrompt,
+    Contestant,
     as_pairs,
+    checkpoints_of,
+    find_contestant,
     pair_measurements,
+    read_prompts,
 )
 from ..evaluation.measured import Result, Results, means_table, results, save_results
-from ..models.settings import estimate
+from ..models.settings import ClientConfig, estimate
 from .preferences import PreferenceConfig, TraitJudge, with_style
 from ..training.run import Run, quiet_libraries, read_settings
 
@@ -51,7 +47,7 @@ LIMIT = 256  # prompts of a file that are asked, drawn with the seed
 
 
 @dataclass(frozen=True)
-class _ComparisonConfig(ReplyConfig):
+class _ComparisonConfig(ClientConfig):
     "What is compared, on which prompts, and how the models are asked"
 
     prompts: str = ""
@@ -69,7 +65,22 @@ class _ComparisonConfig(ReplyConfig):
     out: str = ""
     "Folder of the results. Empty: comparison in the folder of A's run, or in runs."
 
+    seed: int = 0
+    "Of the prompts that are drawn, and of replies."
+
     group: ClassVar[str] = "compare"
+    above_0: ClassVar[tuple[str, ...]] = (*ClientConfig.above_0, "max_tokens")
+
+    def checks(self):
+        yield from super().checks()
+        yield (
+            self.temperature is None or self.temperature >= 0,
+            f"temperature must not be negative, got {self.temperature}",
+        )
+        yield (
+            self.top_p is None or 0 < self.top_p <= 1,
+            f"top_p must be above 0 and at most 1, got {self.top_p}",
+        )
 
     def as_in(self, run: Run | None) -> "_ComparisonConfig":
         "Fill in how replies are drawn: as in the run's evaluation, else the likeliest"
@@ -186,7 +197,7 @@ class _Comparison:
         ]
         return model.replies(prompts, self.settings.compare, self.folder / "replies", ledger)
 
-    def judges(self, ledger: Ledger) -> list[PreferenceJudge]:
+    def judges(self, ledger: Ledger) -> list[Any]:
         "Make a judge for each taste and, beside them, rules for what can be counted"
         if self.judge == "rule":
             return [*self.rules]

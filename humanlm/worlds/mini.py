@@ -207,17 +207,11 @@ class WorldConfig:
     "Same seed, same world."
     users: int = 240
     "Number of users; every sixth is held out."
-    topics: int = 180
-    "Number of topics, 60 to 180; every fifth is held out."
-    posts_per_topic: int = 3
-    "Posts about each topic."
     replies_per_user: int = 24
     "Replies of each user, to different posts."
-    noise: float = 0.05
-    "Probability that a state is replaced by a uniform draw."
 
     def __post_init__(self):
-        posts, each = self.topics * self.posts_per_topic, self.replies_per_user
+        posts, each = _TOPICS * _POSTS, self.replies_per_user
         require(
             "world",
             (
@@ -225,14 +219,15 @@ class WorldConfig:
                 f"users: expected 12 to 10000, some to be held out; got {self.users}",
             ),
             (
-                60 <= self.topics <= 180,
-                f"topics: expected 60 to 180, the number of targets; got {self.topics}",
-            ),
-            (
                 1 <= each <= posts,
                 f"replies_per_user: expected 1 to {posts}, the number of posts; got {each}",
             ),
         )
+
+
+_TOPICS = 180  # one for each target
+_POSTS = 3  # about each topic
+_NOISE = 0.05  # probability that a state is replaced by a uniform draw
 
 # %% ../../nbs/worlds/02_mini.ipynb #Reply
 class _Reply(NamedTuple):
@@ -255,18 +250,6 @@ class SyntheticWorld:
     posts: dict[str, Post]  # a post's id is the `context_id` of an `Example`
     replies: dict[str, _Reply]  # a reply's id is the id of an `Example`
 
-    def user(self, id: str) -> Profile:
-        "Look up a user"
-        return self.users[id]
-
-    def post(self, id: str) -> Post:
-        "Look up a post"
-        return self.posts[id]
-
-    def reply(self, id: str) -> _Reply:
-        "Look up a reply"
-        return self.replies[id]
-
     @cached_property
     def fingerprint(self) -> str:
         "Give 16 hex digits over everything in the world"
@@ -288,16 +271,16 @@ class SyntheticWorld:
 
 # %% ../../nbs/worlds/02_mini.ipynb #make_world
 def make_world(
-    config: WorldConfig = WorldConfig(),  # sizes, noise and seed
+    config: WorldConfig = WorldConfig(),  # sizes and seed
 ) -> SyntheticWorld:
     "Generate the world of a seed"
     rng = random.Random(f"world{config.seed}")
-    topics = make_topics(config.topics, rng)
-    posts = list(_posts(topics, config.posts_per_topic, rng))
+    topics = make_topics(_TOPICS, rng)
+    posts = list(_posts(topics, rng))
     users = make_users(config.users, rng)
     chosen = (rng.sample(range(len(posts)), config.replies_per_user) for _ in users)
     pairs = sorted((post, user) for user, some in enumerate(chosen) for post in some)
-    replies = [_reply(users[user], posts[post], config.noise, rng) for post, user in pairs]
+    replies = [_reply(users[user], posts[post], rng) for post, user in pairs]
 
     def by_id(rows):
         return {row.id: row for row in rows}
@@ -305,16 +288,16 @@ def make_world(
     return SyntheticWorld(config, tuple(topics), by_id(users), by_id(posts), by_id(replies))
 
 
-def _reply(user, post, noise, rng):
-    states = user.states_on(post).perturbed(noise, rng)
+def _reply(user, post, rng):
+    states = user.states_on(post).perturbed(_NOISE, rng)
     return _Reply(f"{post.id}-{user.id}", user.id, post.id, states, states.reply(rng))
 
 
-def _posts(topics, each, rng) -> Iterator[Post]:
+def _posts(topics, rng) -> Iterator[Post]:
     for day, topic in enumerate(topics):
-        for k in range(each):
-            time = datetime(2031, 1, 1, 8) + timedelta(days=day, hours=12 * k / each)
-            yield _make_post(topic, f"p{each * day + k:03}", time, rng)
+        for k in range(_POSTS):
+            time = datetime(2031, 1, 1, 8) + timedelta(days=day, hours=12 * k / _POSTS)
+            yield _make_post(topic, f"p{_POSTS * day + k:03}", time, rng)
 
 # %% ../../nbs/worlds/02_mini.ipynb #SPLIT_OF
 SPLIT_OF = {  # held-out user, held-out topic → split

@@ -20,6 +20,7 @@ from humanlm.alignment.bits import (
 )
 from humanlm.alignment.comparison import read_settings
 from humanlm.alignment.contract import contract, load_policy
+from humanlm.clients.names import is_up
 from humanlm.core.basics import HumanLMError
 from humanlm.core.records import Example, Message, Persona
 from humanlm.evaluation.measured import (
@@ -32,7 +33,7 @@ from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.logps import token_logps
 from humanlm.models.sampling import Completion
-from humanlm.serving.vllm import is_up, vllm_command
+from humanlm.serving.vllm import vllm_command
 from humanlm.training.policies import ModelPolicy
 
 SETTINGS = read_settings([])

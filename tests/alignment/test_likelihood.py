@@ -176,7 +176,7 @@ def test_contrast_and_mixture_reach_the_reward(tiny):
     assert mixture[0, 0] > mixture[1, 0] and mixture[0, 0] != pytest.approx(single[0, 0])
     with pytest.raises(ConfigError, match="two people"):
         reader = Reader(policy, ASKED, EXAMPLES[::2])
-        LikelihoodReward(reader, {}, RewardConfig(credit="contrast"), ASKED.load())
+        LikelihoodReward(reader, {}, RewardConfig(credit="contrast"))
 
 
 def test_the_supervised_term_has_the_gradient_of_a_plain_loop(tiny):

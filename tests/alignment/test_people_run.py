@@ -12,7 +12,7 @@ from humanlm.worlds.mini import WorldConfig, make_world
 
 
 def test_a_cold_start_alone_is_compared_with_people_and_a_model_beside(tmp_path, capsys):
-    world = make_world(WorldConfig(users=60, topics=60))
+    world = make_world(WorldConfig(users=60))
     rows = [replace(e, states=None) for e in world.examples]
     path = write_jsonl(tmp_path / "rows.jsonl", rows)
     settings = {

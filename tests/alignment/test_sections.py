@@ -80,7 +80,7 @@ CONFIG = {
     "data": {"source": "miniworld"},
     "judge": {"model": "oracle"},
     "model": {"name": "tiny"},
-    "reward": {"alignment": 1.0, "format": 0.0},
+    "reward": {"extra_weight": 1.0},
 }
 
 

@@ -36,7 +36,7 @@ TINY = {
         "methods": ["response-only", "humanlm-hetero", "humanlm-composed"],
     },
     "data": {"source": "miniworld", "max_test": 4},
-    "world": {"users": 24, "topics": 60, "replies_per_user": 12},
+    "world": {"users": 24, "replies_per_user": 12},
     "model": {"vocab": 900, "hidden": 32, "heads": 2, "kv_heads": 2, "mlp": 64},
     "hierarchy": {
         "levels": ["belief", "response"],

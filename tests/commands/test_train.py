@@ -249,7 +249,7 @@ def taught(tmp_path_factory):
         rows(),
         run={"methods": ["sft-think"]},
         data={"source": "miniworld", "path": None, "max_test": 2},
-        world={"users": 24, "topics": 60, "posts_per_topic": 1, "replies_per_user": 12},
+        world={"users": 24, "replies_per_user": 12},
         trainer={"save_steps": 3},
         sft={
             "lesson_steps": 10,
@@ -335,7 +335,7 @@ def test_a_synthetic_run_compares_both_methods_at_equal_tokens(tmp_path):
         run={"methods": ["response-only", "humanlm"], "token_budget": 300},
         judge={"model": "oracle"},
         data={"source": "miniworld", "path": None},
-        world={"users": 24, "topics": 60, "posts_per_topic": 1, "replies_per_user": 12},
+        world={"users": 24, "replies_per_user": 12},
         sft={"lesson_steps": 4, "polite_steps": 2, "batch": 8},
         trainer={"save_steps": 2},
     )

@@ -127,7 +127,7 @@ def test_a_text_that_is_no_chat_is_refused(tmp_path):
     ],
 )
 def test_roles_are_read_in_every_spelling(tmp_path, user, assistant):
-    from humanlm.evaluation.contests import chat_messages
+    from humanlm.evaluation.answering import _chat_messages
     from humanlm.evaluation.dialogues import _turns
     from humanlm.sdpo.preparation import _dialogues
 
@@ -135,7 +135,7 @@ def test_roles_are_read_in_every_spelling(tmp_path, user, assistant):
     messages = json.loads(talk(*said))["messages"]
     (read,) = _dialogues({"messages": messages}, "x", Faults())
     assert [m["role"] for m in read.messages] == ["system", "user"] and read.completion.text == "yo"
-    assert [m["role"] for m in chat_messages(messages[:2], "a chat")] == ["system", "user"]
+    assert [m["role"] for m in _chat_messages(messages[:2], "a chat")] == ["system", "user"]
     assert _turns(messages)[0] == ("hi", "ok then")
     raw = {
         "prompt": messages[:3],

@@ -60,8 +60,6 @@ HUMANLM = [
     "configs/humanlm-mini.yaml",
     "--world.users",
     "24",
-    "--world.topics",
-    "60",
     "--model.hidden",
     "32",
     "--model.heads",

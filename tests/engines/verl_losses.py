@@ -121,7 +121,7 @@ def by_trl(trainer, rows, more=0):
 
 
 def actor_settings(options, tmp_path):
-    from humanlm.engines.verl import composed
+    from humanlm.engines.cluster import composed
 
     argv = [
         "--run.recipe",

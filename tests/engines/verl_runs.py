@@ -78,8 +78,6 @@ HUMANLM = [
     "2",
     "--world.users",
     "24",
-    "--world.topics",
-    "60",
     "--sft.lesson_steps",
     "150",
     "--sft.polite_steps",

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from humanlm.evaluation.contests import PairVerdict, as_pairs, pair_measurements
+from humanlm.evaluation.answering import PairVerdict, as_pairs, pair_measurements
 from humanlm.evaluation.measured import results
 
 

@@ -14,10 +14,10 @@ from humanlm.eval import main
 from humanlm.evaluation.detection import (
     _auc,
     _folds,
+    _masked,
     _pairs,
     ceiling,
     detect,
-    masked,
 )
 from humanlm.evaluation.dialogues import (
     Conversation,
@@ -25,12 +25,12 @@ from humanlm.evaluation.dialogues import (
     read_dialogues,
     reply_dialogues,
 )
-from humanlm.evaluation.diversity import diversity
 from humanlm.evaluation.fidelity import _findings, _report_html, measure
 from humanlm.evaluation.fingerprint import (
+    _turn_readings,
+    _whole_readings,
+    diversity,
     feature_gaps,
-    turn_readings,
-    whole_readings,
 )
 from humanlm.worlds.mini import WorldConfig, make_world
 
@@ -73,10 +73,7 @@ def test_lower_cased_copies_are_told_apart_and_the_feature_is_named():
     found = {d.detector: d for d in detect(people, careless, resamples=200)}
     assert all(d.turn.low > 0.9 for d in found.values())
     assert found["form"].tells[0][0] == "begins in lower case"
-    gaps = {
-        gap.feature: gap
-        for gap in feature_gaps(turn_readings(people), turn_readings(careless), 200)
-    }
+    gaps = {gap.feature: gap for gap in feature_gaps(people, careless, 200)}
     assert (
         gaps["begins in lower case"].found
         and gaps["begins in lower case"].difference.value == 1
@@ -118,10 +115,10 @@ def test_the_area_is_that_of_scikit_learn_and_counts_no_pairs_across_strata():
 
 def test_names_numbers_and_addresses_are_hidden():
     assert (
-        masked("Hi, I am Sophia Martin, booking K67C4W, see www.x.org. Please call Dan.")
+        _masked("Hi, I am Sophia Martin, booking K67C4W, see www.x.org. Please call Dan.")
         == "Hi, I am Xx Xx, booking K00C0W, see url. Please call Xx."
     )
-    assert masked("ann_07 7_ __1 _1 a1_b x.y+z@post.example, an_n") == "Xx 0_ Xx _0 Xx url, an_n"
+    assert _masked("ann_07 7_ __1 _1 a1_b x.y+z@post.example, an_n") == "Xx 0_ Xx _0 Xx url, an_n"
 
 
 @pytest.mark.parametrize(
@@ -129,7 +126,7 @@ def test_names_numbers_and_addresses_are_hidden():
 )
 def test_hiding_takes_time_that_grows_with_the_text(text):
     start = time.perf_counter()
-    masked(text)
+    _masked(text)
     assert time.perf_counter() - start < 1
 
 
@@ -194,7 +191,7 @@ def test_replies_of_a_run_stand_beside_those_of_people():
 def test_published_shares_of_real_turns_are_found_again():
     "Turns of at most five words, and in lower case, as the folder's own notes count them"
     found = {
-        name: turn_readings(read_dialogues([str(DATA / f"{name}.jsonl")], 0)[name])
+        name: _turn_readings(read_dialogues([str(DATA / f"{name}.jsonl")], 0)[name])
         for name in ("human_tutoring", "human_writing", "llm_user_airline")
     }
     shares = {
@@ -211,7 +208,7 @@ def test_published_shares_of_real_turns_are_found_again():
         <= 1
     )
     assert shares["llm_user_airline"][1] == 0
-    ends = whole_readings(
+    ends = _whole_readings(
         read_dialogues([str(DATA / "llm_user_airline.jsonl")], 0)["llm_user_airline"]
     )
     assert ends.values[:, ends.names.index("ends in silence")].mean() == pytest.approx(8 / 108)

@@ -4,12 +4,12 @@ import random
 
 import pytest
 
+from experiments.manner import LEAST, Manner
 from humanlm.core.basics import DataError, write_jsonl
 from humanlm.core.trajectory import Trajectory, Turn
 from humanlm.evaluation.detection import DETECTORS
 from humanlm.evaluation.dialogues import read_dialogues
 from humanlm.evaluation.index import load_trajectories, save_trajectories
-from humanlm.evaluation.manner import LEAST, Manner
 from humanlm.worlds.mini import WorldConfig, make_world
 
 PEOPLE = [
@@ -25,7 +25,7 @@ FIVE = {
     "rollout": {"num_prompts": 2, "group_size": 4},
     "trainer": {"max_steps": 4, "save_steps": 2},
     "eval": {"bootstrap": 20},
-    "reward": {"extra": "humanlm.evaluation.manner:Manner"},
+    "reward": {"extra": "experiments.manner:Manner"},
 }
 
 

@@ -17,8 +17,8 @@ from humanlm.evaluation.measured import (
     paired_table,
 )
 from humanlm.evaluation.report import (
+    _paired_html,
     load_log,
-    paired_html,
     standard_sections,
     write_report,
 )
@@ -54,7 +54,7 @@ def test_the_p_values_of_a_table_are_adjusted_and_it_says_so():
         PairedDifference("m", ALL, "a", name, 9, 0.1, 0.0, 0.2, p, 0.5)
         for name, p in (("b", 0.01), ("c", 0.04), ("d", 0.03))
     ]
-    shown, alone = paired_html(pairs), paired_html(pairs[1:2])
+    shown, alone = _paired_html(pairs), _paired_html(pairs[1:2])
     assert "Wilcoxon p (Holm)" in shown and [p in shown for p in ("0.030", "0.060", "0.040")] == [
         True,
         True,
@@ -83,7 +83,7 @@ def test_a_difference_says_what_it_could_have_seen_and_not_yes_beside_a_high_p(l
     head, _, line = paired_table([pair]).splitlines()
     cells = dict(zip(*([cell.strip() for cell in row.split("|")] for row in (head, line))))
     assert cells["could see"] == seen and cells["Wilcoxon p"] in ("1.000", "–")
-    page = paired_html([pair])
+    page = _paired_html([pair])
     for word in ("zero outside", "above 0", "below 0", "holds 0", "yes"):
         assert word not in head + line + page
 

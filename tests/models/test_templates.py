@@ -168,7 +168,7 @@ def test_supervised_rows_follow_the_form_of_their_level(toks, variant, levels):
     from humanlm.hierarchy.parsing import ParsePolicy, parse
     from humanlm.worlds.mini import WorldConfig, make_world
 
-    world = make_world(WorldConfig(users=12, topics=60, posts_per_topic=1, replies_per_user=8))
+    world = make_world(WorldConfig(users=12, replies_per_user=8))
     example, config = (
         next(e for e in world.examples if e.split == "train"),
         HierarchyConfig(variant=variant),

@@ -246,7 +246,7 @@ def test_a_command_does_its_work_or_says_what_to_install(call, line, code, said)
     "code, said",
     [
         ("from humanlm import Simulator; Simulator('model', 'A baker.')", TRAIN),
-        ("from humanlm.evaluation.figures import axes_of; axes_of(3, 2)", "humanlm[notebooks]"),
+        ("from humanlm.evaluation.report import axes_of; axes_of(3, 2)", "humanlm[notebooks]"),
     ],
 )
 def test_python_is_told_too(call, code, said):

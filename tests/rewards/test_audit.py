@@ -10,12 +10,12 @@ from humanlm.core.basics import run_sync
 from humanlm.core.trajectory import Score
 from humanlm.judges import main
 from humanlm.rewards.audit import (
+    _load_probes,
     _probe_texts,
     audit,
-    load_probes,
 )
 
-PROBES = load_probes()
+PROBES = _load_probes()
 WORTH = {
     "match": 0.9,
     "paraphrase": 0.85,

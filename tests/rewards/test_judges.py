@@ -24,8 +24,8 @@ from humanlm.rewards.judges import (
     RuleJudge,
 )
 from humanlm.rewards.reward import requests_by_row
-from humanlm.rewards.rubric import judge_chat
 from humanlm.rewards.scoring import FIXED, JudgeRequest, score_group
+from humanlm.rewards.verdicts import judge_chat
 from humanlm.worlds.mini import make_world
 
 HOSTILE = [

@@ -12,7 +12,6 @@ from humanlm.hierarchy.parsing import parse
 from humanlm.hierarchy.prompts import make_rows
 from humanlm.rewards.reward import (
     AlignmentReward,
-    RewardConfig,
     _reading,
     combine,
     requests_by_row,
@@ -163,15 +162,6 @@ def test_too_many_faults_stop_the_run():
     batch = [make(tag("fail")), make(tag("0.4"), "e1:stance", 1)]
     with pytest.raises(JudgeError, match="no network"):
         run(ByText(), batch, max_failed_share=0.4)
-
-
-def test_length_is_measured_against_the_real_reply():
-    words = len(EXAMPLES[0].reply.split())
-    batch = [
-        make(tag(" ".join(["w"] * n), "response"), "e0:response", n=n) for n in (words, 3 * words)
-    ]
-    values, _ = run(ByText(), batch, config=RewardConfig(alignment=0, length=1))
-    assert values[:, 0].tolist() == [1, 0]
 
 
 # ---- following a composed thought

@@ -14,11 +14,6 @@ from humanlm.core.basics import run_sync
 from humanlm.core.records import Message
 from humanlm.core.trajectory import Score
 from humanlm.hierarchy.levels import HIERARCHY, STATES
-from humanlm.rewards.rubric import (
-    CHARS_PER_TOKEN,
-    _cut_context,
-    judge_chat,
-)
 from humanlm.rewards.scoring import (
     JudgeError,
     JudgeRequest,
@@ -30,8 +25,11 @@ from humanlm.rewards.scoring import (
     score_groups,
 )
 from humanlm.rewards.verdicts import (
+    CHARS_PER_TOKEN,
     LLMJudge,
     _answer_scores,
+    _cut_context,
+    judge_chat,
 )
 
 HOSTILE = [

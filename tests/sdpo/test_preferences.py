@@ -10,7 +10,7 @@ from humanlm.clients.client import ScriptedClient
 from humanlm.clients.protocol import LLMError
 from humanlm.core.basics import atomic_write, run_sync
 from humanlm.core.commands import main
-from humanlm.evaluation.contests import Pair
+from humanlm.evaluation.answering import Pair
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
 from humanlm.sdpo.preferences import PairJudge

@@ -26,12 +26,8 @@ from humanlm.core.web import serving_app
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.local import HFClient
-from humanlm.serving.classmates import (
-    _ClassmateService,
-    _HostConfig,
-    _mapping_file,
-    make_app,
-)
+from humanlm.serving.classmates import _ClassmateService, _HostConfig, _mapping_file
+from humanlm.serving.service import make_app
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = ["start at 3, add 2, take 1.", "3, then 5, 4.", "<think>4</think>4"] * 9

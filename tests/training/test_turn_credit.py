@@ -14,7 +14,7 @@ from humanlm.training.advantages import (
     trajectory_scores,
     turn_advantages,
 )
-from humanlm.training.dialogues import CREDITS, SCORES
+from humanlm.training.method import CREDITS, SCORES
 
 REWARDS, TOKENS = [[0, 0, 1], [0, 1], [0, 0], [0.5, 0, 0.5]], [[2, 2, 2], [3, 2], [2, 3], [1, 2, 3]]
 TABLE = {  # credit, score → the advantage of each turn of four dialogues
