@@ -26,7 +26,8 @@ from humanlm.clients.limits import in_turn
 from humanlm.clients.names import client
 from humanlm.core.basics import atomic_write, read_jsonl, require, run_sync, to_json, write_jsonl
 from humanlm.core.config import Settings
-from humanlm.core.stats import Bootstrap, Interval, known_mean, pearson, spearman
+from humanlm.core.stats import Bootstrap, Interval, known_mean
+from humanlm.evaluation.correlation import pearson, spearman
 from humanlm.evaluation.measured import Measurement, load_measured, score_table
 from humanlm.evaluation.outcome import Arms, Table, rounded
 from humanlm.gyms.protocol import Environment, Gym, ToolCall, UserError, spoken
