@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import partial, wraps
-from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 

@@ -148,11 +148,13 @@ def parse(
 def _settings(
     groups: Mapping[str, Any], line: _CommandLine, inputs: str | None, runs: bool | str
 ) -> Settings:
-    types, problems, built = _known_settings(groups), [], {}
+    types = _known_settings(groups)
+    problems: list[str] = []
+    built: dict[str, Any] = {}
     if line.inputs and not inputs:
         lonely = shorten(line.inputs[0])
         problems.append(f"{lonely!r} stands alone: write --group.name VALUE, a list as [a,b].")
-    values = {
+    values: dict[str, Any] = {
         name: {} if isinstance(kind, type) else copy.deepcopy(kind) for name, kind in groups.items()
     }
     for where, key, meanings in _assignments(line, runs):
@@ -191,7 +193,7 @@ def _help(
     parser = argparse.ArgumentParser(
         usage=usage, description=about, epilog=_GRAMMAR, add_help=False
     )
-    switches = {
+    switches: dict[str, Any] = {
         "FILE FILE": inputs,
         "--config FILE": "YAML file with groups of settings",
         "--print_config": "print the resolved settings and stop",
@@ -236,7 +238,8 @@ def _assignments(
     "Go through the settings of files and flags; later ones count"
     for path in line.files:
         for group, part in read_yaml(path).items():
-            for name, value in (part if isinstance(part, dict) else {"": part}).items():
+            settings = cast(dict[str, Any], part if isinstance(part, dict) else {"": part})
+            for name, value in settings.items():
                 yield f"{path}: ", f"{group}.{name}".rstrip("."), [value]
     switches = (*_ALONE, "resume") if runs else ("dry-run", "print_config")
     for flag, *values in line.flags:

@@ -159,7 +159,8 @@ def aligned(
 def _padded(lines: Sequence[str]) -> list[str]:
     "Pad the cells of one Markdown table"
     rows = [[html.unescape(cell.strip()) for cell in line.strip("|").split("|")] for line in lines]
-    rule, columns = rows.pop(1), []
+    rule = rows.pop(1)
+    columns: list[list[str]] = []
     for mark, column in zip(rule, zip(*rows)):
         pad, width = str.rjust if mark.endswith(":") else str.ljust, max(map(len, column))
         columns.append([pad(cell, width) for cell in column])

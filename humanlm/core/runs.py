@@ -108,8 +108,8 @@ def _flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     "Lay nested values side by side, by dotted names"
     flat: dict[str, Any] = {}
     for name, value in values.items():
-        inner = isinstance(value, dict) and value
-        flat |= _flat(value, f"{above}{name}.") if inner else {f"{above}{name}": value}
+        inner = cast(dict[str, Any], value) if isinstance(value, dict) else {}
+        flat |= _flat(inner, f"{above}{name}.") if inner else {f"{above}{name}": value}
     return flat
 
 

@@ -197,7 +197,7 @@ def web_app(
         why = f"The server failed: {type(e).__name__}: {shorten(e, 200)}"
         return refuse(WebError(why, 500, "server_failed"))
 
-    listed = []
+    listed: list[Any] = []
     for name, function in routes.items():
         method, path = name.split()
         listed.append(web.routing.Route(path, function, methods=[method]))
