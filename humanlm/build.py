@@ -19,15 +19,13 @@ from .core.config import Settings, read_yaml
 from .core.grammar import cut_line, parse
 from .core.html import aligned
 from .data.build import CHATS, GROUPS, build, select_from, source_of
-from .data.fields import NOTES
 from .data.files import on_hub
-from .data.formats import formats
-from .data.partition import TRAIN, VAL
+from .data.formats import NOTES, formats
 from .data.people import find_evidence
 from .data.personas import INSTRUCTIONS, PERSONA_TOKENS
-from .data.selection import listed, settle
+from .data.selection import TRAIN, VAL, listed, settle
+from .data.sets import THOUGHT, THOUGHT_TOKENS
 from .data.store import RowStore
-from .data.training_rows import THOUGHT, THOUGHT_TOKENS
 from .models.settings import estimate
 
 # %% ../nbs/82_build.ipynb #forecast

@@ -44,17 +44,27 @@ from humanlm.core.runs import (
 )
 from .card import Account, provenance
 from .chitchat import chats_source, chitchat_file
-from .fields import source_name
-from .formats import formats
-from .partition import SEEN, TEST, TRAIN, VAL
+from .formats import formats, source_name
 from .people import Voices, misfits, write_people
 from .personas import PersonaConfig
 from .pseudonyms import hide_people, pseudonym, read_salt, without_details
-from .replies import threads_source
 from .rows import Source, rows_source
-from .selection import Leak, Plan, SelectConfig, find_leaks, listed, select, settle
+from humanlm.data.selection import (
+    SEEN,
+    TEST,
+    TRAIN,
+    VAL,
+    Leak,
+    Plan,
+    SelectConfig,
+    find_leaks,
+    listed,
+    select,
+    settle,
+)
 from .sets import SETS, SetsConfig, Writer
 from .store import RowStore
+from .threads import threads_source
 from ..hierarchy.prompts import HierarchyConfig
 
 # %% ../../nbs/data/30_build.ipynb #INPUTS

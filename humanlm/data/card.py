@@ -17,8 +17,8 @@ import numpy as np
 from ..core.config import Settings
 from ..core.html import Table, escape
 from ..core.records import SPLITS
-from .fields import FAULTS, NOTES
 from .files import Faults, fault_table
+from .formats import FAULTS, NOTES
 from .personas import Failure
 from .selection import CODE, MEANING, TRAIN, Leak, Plan
 from .store import left_out

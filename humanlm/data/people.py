@@ -19,9 +19,9 @@ from ..clients.client import ChatClient
 from ..core.basics import run_sync, to_json
 from ..core.persona import format_persona
 from ..core.records import Persona
-from .habits import Corpus
-from .partition import chance
+from .dataset import quoted_share
 from humanlm.data.personas import (
+    Corpus,
     Failure,
     PersonaConfig,
     ask_personas,
@@ -29,8 +29,7 @@ from humanlm.data.personas import (
     quoted_persona,
 )
 from .rows import Entry, each_text, hide_user
-from .selection import Plan
-from .splits import quoted_share
+from .selection import Plan, chance
 from .store import RowStore
 
 # %% ../../nbs/data/26_people.ipynb #find_evidence

@@ -19,17 +19,19 @@ from typing import Any, NamedTuple
 from ..core.basics import near_miss, shorten, to_json
 from ..core.persona import GONE, PERSONA_BLOCKS
 from ..core.records import Message
-from humanlm.data.fields import (
+from .files import Faults, RowFault, read_json, read_rows, time_note, utc_seconds
+from humanlm.data.formats import (
     HASHED,
     AuthorFacts,
+    Format,
     chat_role,
     digests,
     fact_at,
+    formats,
     known_name,
+    plain_text,
     source_name,
 )
-from .files import Faults, RowFault, read_json, read_rows, time_note, utc_seconds
-from .formats import Format, formats, plain_text
 from .mail import mail_rows
 
 # %% ../../nbs/data/12_rows.ipynb #Entry

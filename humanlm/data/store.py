@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 
 from ..core.records import SPLITS
-from .fields import NOTES
 from .files import Faults
+from .formats import NOTES
 from .mail import letters
-from .partition import Rows, hash64, name_hash
 from .rows import Entry
+from .selection import Rows, hash64, name_hash
 
 # %% ../../nbs/data/22_store.ipynb #RECORD
 RECORD = np.dtype(

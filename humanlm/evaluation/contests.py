@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from ..core.basics import DataError, shorten
-from ..data.fields import chat_role
+from ..data.formats import chat_role
 from .measured import Measurement
 from ..rewards.rules import FILLERS, NEGATORS, stem, tokens
 

@@ -23,13 +23,11 @@ from humanlm.core.basics import DataError, write_jsonl
 from humanlm.core.grammar import parse
 from humanlm.core.records import load_examples, persona_text
 from humanlm.data.build import GROUPS, build
-from humanlm.data.dataset import DataConfig, prepare_examples
-from humanlm.data.fields import NOTES
-from humanlm.data.habits import DEMOGRAPHICS
-from humanlm.data.personas import PersonaConfig, _persona_request
+from humanlm.data.dataset import DataConfig, check_leakage, prepare_examples, quoted_share
+from humanlm.data.formats import NOTES
+from humanlm.data.personas import DEMOGRAPHICS, PersonaConfig, _persona_request
 from humanlm.data.rows import Entry
 from humanlm.data.selection import MEANING
-from humanlm.data.splits import check_leakage, quoted_share
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = (

@@ -25,7 +25,7 @@ from humanlm.core.records import (
     sample_examples,
     save_examples,
 )
-from humanlm.data.splits import check_leakage, split_by_context
+from humanlm.data.dataset import check_leakage, split_by_context
 
 settings.register_profile(
     "calm",

@@ -15,7 +15,7 @@ from humanlm.core.basics import DataError, write_jsonl
 from humanlm.core.grammar import parse
 from humanlm.core.records import load_examples
 from humanlm.data.build import GROUPS, build
-from humanlm.data.splits import check_leakage
+from humanlm.data.dataset import check_leakage
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="HUMANLM_DATA names no folder")

@@ -14,8 +14,8 @@ from raw_rows import CALLED, ROWS, WHEN, comment, said, video
 
 from humanlm.core.basics import write_jsonl
 from humanlm.core.records import Persona
-from humanlm.data.fields import FAULTS, NOTES
 from humanlm.data.files import Faults, RowFault
+from humanlm.data.formats import FAULTS, NOTES
 from humanlm.data.people import _read_persona
 from humanlm.data.rows import map_row, rows_source
 from humanlm.hierarchy.prompts import name_speakers

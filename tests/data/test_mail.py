@@ -10,10 +10,11 @@ from raw_rows import mail, original
 
 from humanlm.data.files import Faults, RowFault
 from humanlm.data.mail import (
+    MAX_DEPTH,
+    body_parts,
     mail_rows,
     read_mail,
 )
-from humanlm.data.quotations import MAX_DEPTH, body_parts
 from humanlm.data.rows import rows_source
 from humanlm.hierarchy.prompts import name_speakers
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from humanlm.data.partition import (
+from humanlm.data.dataset import share
+from humanlm.data.selection import (
     HISTORY,
     SEEN,
     STRANGER,
@@ -16,7 +17,6 @@ from humanlm.data.partition import (
     split,
     splitters,
 )
-from humanlm.data.splits import share
 
 OUT = (TRAIN, VAL, TEST, SEEN)
 

@@ -12,10 +12,9 @@ import yaml
 from humanlm.core.basics import write_jsonl
 from humanlm.core.records import Message, Thread
 from humanlm.data.build import built_examples
+from humanlm.data.dataset import check_leakage
 from humanlm.data.files import Faults
-from humanlm.data.replies import thread_entries
-from humanlm.data.splits import check_leakage
-from humanlm.data.threads import import_threads
+from humanlm.data.threads import import_threads, thread_entries
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))

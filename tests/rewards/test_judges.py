@@ -12,9 +12,8 @@ from humanlm.core.basics import run_sync
 from humanlm.core.config import HARMLESS
 from humanlm.core.records import Example, Persona
 from humanlm.data.files import Faults
-from humanlm.data.replies import threads_source
 from humanlm.data.rows import map_row
-from humanlm.data.threads import sample_threads
+from humanlm.data.threads import sample_threads, threads_source
 from humanlm.data.viz import score_mark
 from humanlm.hierarchy.levels import STATES
 from humanlm.hierarchy.prompts import HierarchyConfig, make_rows
