@@ -20,7 +20,7 @@ from .core.grammar import cut_line, parse
 from .core.html import aligned
 from .data.build import CHATS, GROUPS, build, select_from, source_of
 from .data.files import on_hub
-from .data.formats import NOTES, formats
+from .data.formats import formats
 from .data.people import find_evidence
 from .data.personas import INSTRUCTIONS, PERSONA_TOKENS
 from .data.selection import TRAIN, VAL, listed, settle
@@ -45,7 +45,7 @@ def _forecast(
                 break
         plan = settle(select_from(s, store), c)
     counts, chars = store.faults.counts, plan.records.chars
-    left = {kind: counts[kind] for kind in sorted(counts.keys() - NOTES.keys())}
+    left = dict(sorted(counts.items()))
     lines = [
         *(f"read as     {form}" for form in forms),
         f"rows        {store.rows:,} read; left out while reading: {listed(left)}",

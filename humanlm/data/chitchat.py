@@ -150,7 +150,7 @@ _LINK = re.compile(r"https?://|www\.|\.com\b", re.I)
 
 
 def _turn_fault(chat: Chat, place: int, again: bool) -> str:  # again: said before by its author
-    "Return why a turn is no reply to predict, a key of `FAULTS`; empty: it is one"
+    "Return why a turn is no reply to predict; empty: it is one"
     turn = chat.turns[place]
     checks = {
         "one-sided chat": len(chat.people) != 2,

@@ -230,14 +230,8 @@ def dataset_card(
             numbers = len(some), users, talks, f"{reply:g}", f"{context:g}"
             lines.append((name or "(none)", *numbers))
     heads = ("split", "replies", "users", "discussions", "words per reply", "words of context")
-    sources = sorted(shorten(source).replace("`", "") for source in {e.source for e in rows})
-    leaks = [f"Leak: {problem}" for problem in check_leakage(rows)]
-    facts = [
-        f"Source: {', '.join(sources) or 'no rows'}; fingerprint `{data_fingerprint(rows)}`. Words "
-        "are medians.",
-        f"Personas: {sum(bool(persona_text(e.persona)) for e in rows)} of {len(rows)} replies "
-        "have one",
-        *(leaks or ["Leaks: none found by `check_leakage`"]),
-    ]
-    listed = "\n".join(f"- {escape(fact, quote=False)}" for fact in facts)
-    return f"# {escape(title, quote=False)}\n\n{Table(heads, lines).markdown()}\n\n{listed}\n"
+    described = sum(bool(persona_text(e.persona)) for e in rows)
+    facts = f"Words are medians. {described} of {len(rows)} replies have a persona."
+    fingerprint = f"Fingerprint of the rows: `{data_fingerprint(rows)}`."
+    table = Table(heads, lines).markdown()
+    return f"# {escape(title, quote=False)}\n\n{table}\n\n{facts} {fingerprint}\n"

@@ -239,16 +239,12 @@ def drop_strangers(rows: Rows, fate: np.ndarray) -> np.ndarray:  # [N] fates
 class SelectConfig:
     "Which rows are used, and where they go"
 
-    fraction: float = 1.0
-    """Share of all rows to use, chosen by their ids."""
     min_comments: int = 10
     """Fewest replies of a person."""
     max_comments: int | None = None
     """Most replies of a person. null: no limit for threads and chitchat, 1000 for others."""
     per_person: int | None = None
     """Most rows of a person in each split, chosen by their ids. null: all. Of chitchat: 50."""
-    train_percent: int = 100
-    """Share of the training rows to keep, chosen by their ids; 10 lies within 20."""
     split: str = "post"
     """What is held out, always whole discussions: the last ones to begin (post), or those with most
     replies by people who never train (user); turn_published: turns within chats of 5 to 10 turns,
@@ -284,14 +280,12 @@ MORE = {
     "repeated id": "the same row once more: dropped",
     "same content": "the same person said the same to the same messages before: dropped",
     "undated": "nobody knows when, though other rows have times: dropped",
-    "fraction": "not in the fraction asked for",
     "at reply": "starts with @: dropped",
     "unsplit": "came in no split whose name is known: dropped",
     "activity": "by a person with too few or too many replies: dropped",
     "no persona": "nobody could write the persona of its author: dropped",
     "thin persona": "the persona of its author has too few phrases: dropped",
     "frequent": "beyond the most rows of its person in a split: dropped",
-    "subset": "not in the percentage asked for",
     "quoted": "the persona of its author holds most of it: dropped",
 }
 MEANING = FATES | MORE
@@ -359,7 +353,6 @@ def _filter(
     keep("repeated id", first(rows.key), HISTORY)
     keep("same content", first(rows.content))
     keep("undated", lambda i: ~np.isnan(rows.time[i]), HISTORY)
-    keep("fraction", lambda i: chance(rows.key[i], SEED) < c.fraction)
     if not at_replies:
         keep("at reply", lambda i: ~rows["at"][i])
     if c.split == "published":
@@ -455,7 +448,7 @@ def settle(
     described: Iterable[str] | None = None,  # people with a persona; None: nobody needs one
     misfits: Callable[[Plan], Iterable[tuple[int, str]]] = lambda plan: (),  # rows and fates
 ) -> Plan:
-    "Drop rows by their personas, then apply the percentage"
+    "Drop rows by their personas, and those beyond the most of a person"
     r, fate = plan.records, plan.fate.copy()
     plan = plan._replace(fate=fate)
     if described is not None:
@@ -467,7 +460,4 @@ def settle(
         fate[rows[place >= c.per_person]] = CODE["frequent"]
     for entry, name in misfits(plan):
         fate[entry] = CODE[name]
-    train = plan.rows("train")
-    order = np.lexsort((r.key[train], chance(r.key[train], SEED)))
-    fate[train[order[round(c.train_percent / 100 * len(train)) :]]] = CODE["subset"]
     return plan._replace(fate=drop_strangers(r, fate)) if c.drops_strangers else plan
