@@ -31,6 +31,7 @@ from humanlm.core.basics import (
     atomic_write,
     fingerprint,
     near_miss,
+    require,
     shorten,
     to_json,
     write_jsonl,
@@ -66,7 +67,7 @@ from humanlm.data.selection import (
     select,
     settle,
 )
-from .sets import SETS, SetsConfig, Writer
+from .sets import Writer
 from .store import RowStore
 from .threads import threads_source
 from ..hierarchy.prompts import HierarchyConfig
@@ -76,7 +77,7 @@ INPUTS = ("threads", "chitchat", *formats)
 
 
 @dataclass(frozen=True)
-class BuildConfig(SetsConfig, SelectConfig):
+class BuildConfig(SelectConfig):
     "What is read, selected and written"
 
     source: str = "threads"
@@ -103,18 +104,15 @@ class BuildConfig(SetsConfig, SelectConfig):
         if self.max_comments is None and self.source not in ("threads", "chitchat"):
             object.__setattr__(self, "max_comments", 1000)
         super().__post_init__()
-
-    def _checks(self):
-        return [
-            *SelectConfig._checks(self),
-            *SetsConfig._checks(self),
+        require(
+            "build",
             (
                 self.source in INPUTS,
                 f"source is unknown: {shorten(self.source)!r}.{near_miss(self.source, INPUTS)}",
             ),
             (bool(self.path) or self.source == "chitchat", "path is needed: --build.path FILE"),
             (not self.columns or self.source == "threads", "columns are for the source threads"),
-        ]
+        )
 
 # %% ../../nbs/data/30_build.ipynb #RowsConfig
 def _preset(config: type, **values: Any) -> type:
@@ -142,7 +140,7 @@ CHATS = GROUPS | {
 }
 
 # %% ../../nbs/data/30_build.ipynb #open_build
-MADE = ("examples", *SETS, "failures.jsonl", "README.md", "build.json", "config.yaml")
+MADE = "examples rl sft thinking_sft failures.jsonl README.md build.json config.yaml".split()
 
 
 def _open_build(settings: Settings) -> Path:
@@ -183,18 +181,18 @@ def select_from(s: Settings, store: RowStore) -> Plan:
     "Select from what was read; `DataError` says what was met where nothing is left"
     c, records = s.build, store.records()
     try:
-        if not len(records):
-            raise DataError(
-                f"{c.path or c.source}: none of {store.rows:,} rows can be used. Check "
-                "--build.path and --build.columns."
-            )
-        return select(records, c, s.persona, at_replies=c.source != "youtube")
+        if len(records):
+            return select(records, c, s.persona, at_replies=c.source != "youtube")
+        raise DataError(
+            f"{c.path or c.source}: none of {store.rows:,} rows can be used. Check "
+            "--build.path and --build.columns."
+        )
     except DataError as e:
-        lines = [str(e)]
-        for kind, n in sorted(store.faults.counts.items()):
-            example = next(iter(store.faults.examples.get(kind, ())), "")
-            lines.append(f"{kind}: {n:,}" + (f", for example {example}" if example else ""))
-        raise DataError("\n  - ".join(lines)) from e
+        met = [
+            f"{kind}: {n:,}, for example {next(iter(store.faults.examples[kind]), 'one')}"
+            for kind, n in sorted(store.faults.counts.items())
+        ]
+        raise DataError("\n  - ".join([str(e), *met])) from e
 
 # %% ../../nbs/data/30_build.ipynb #refuse_leaks
 def _check_plan(plan: Plan, c: BuildConfig) -> list[Leak]:

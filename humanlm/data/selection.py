@@ -4,20 +4,20 @@
 
 # %% auto #0
 __all__ = ['Rows', 'name_hash', 'SEED', 'FATES', 'TRAIN', 'VAL', 'TEST', 'SEEN', 'UNSEEN', 'TURNS', 'STRANGER', 'EVIDENCE',
-           'BEFORE', 'NEWCOMER', 'HISTORY', 'splitters', 'MORE', 'MEANING', 'CODE', 'hash64', 'chance', 'count_fates',
-           'places', 'split', 'choose_evidence', 'drop_strangers', 'SelectConfig', 'Plan', 'listed', 'select', 'Leak',
+           'BEFORE', 'NEWCOMER', 'HISTORY', 'MORE', 'MEANING', 'CODE', 'hash64', 'chance', 'count_fates', 'places',
+           'split', 'choose_evidence', 'drop_strangers', 'SelectConfig', 'Plan', 'listed', 'select', 'Leak',
            'find_leaks', 'settle']
 
 # %% ../../nbs/data/25_selection.ipynb #from-collections-abc-import
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from ..core.basics import DataError, near_miss, require, shorten
+from ..core.basics import DataError, require
 from .dataset import share, split_by_time
 from .personas import PersonaConfig
 
@@ -76,40 +76,6 @@ def count_fates(
     "Count what became of the rows"
     return {name: n for i, name in enumerate(names) if (n := int((fate == i).sum()))}
 
-# %% ../../nbs/data/25_selection.ipynb #split_post
-def _split_post(rows: Rows, test_frac: float, val_frac: float) -> np.ndarray:
-    "Split by root context, in time: fates [N]"
-    return np.array(split_by_time(rows.context.tolist(), rows.time.tolist(), test_frac, val_frac))
-
-# %% ../../nbs/data/25_selection.ipynb #Groups
-class _Groups(NamedTuple):
-    "Rows put together by their root contexts"
-
-    names: np.ndarray  # [C] uint64, sorted
-    of: np.ndarray  # [N] group of each row
-    first: np.ndarray  # [C] earliest time
-
-    @classmethod
-    def by(cls, rows: Rows) -> "_Groups":
-        "Group rows"
-        names, of = np.unique(rows.context, return_inverse=True)
-        first = np.full(len(names), np.inf)
-        np.minimum.at(first, of, rows.time)
-        return cls(names, of, first)
-
-    def count(self, rows: np.ndarray) -> np.ndarray:  # [C]
-        "Count the marked rows of each group"
-        return np.bincount(self.of[rows], minlength=len(self.names))
-
-    def follow(self, wish: np.ndarray) -> np.ndarray:  # [C] bool
-        "Take whole groups, by share of wishes, until they hold as many rows as wish it"
-        sizes, wishes = np.bincount(self.of), self.count(wish)
-        order = np.lexsort((self.names, -self.first, -wishes / sizes))
-        before = np.cumsum(sizes[order]) - sizes[order]
-        taken = np.zeros(len(self.names), bool)
-        taken[order] = (before < wishes.sum()) & (wishes[order] > 0)
-        return taken
-
 # %% ../../nbs/data/25_selection.ipynb #_last_of_each
 def places(
     names: np.ndarray,  # [N] whose
@@ -124,12 +90,6 @@ def places(
     place[order], number[order] = np.arange(len(order)) - start[of], counts[of]
     return place, number
 
-
-def _latest(rows: Rows, frac: float) -> np.ndarray:  # [N] bool
-    "Mark the latest rows of each person"
-    place, number = places(rows.user, rows.time, rows.key)
-    return place >= number - np.minimum(number, (number * frac + 0.5).astype(int))
-
 # %% ../../nbs/data/25_selection.ipynb #split_user
 def _split_user(
     rows: Rows,
@@ -137,16 +97,26 @@ def _split_user(
     val_frac: float,  # share of the other discussions, the latest
 ) -> np.ndarray:  # [N] fates
     "Split by person; root contexts stay whole"
-    groups, names = _Groups.by(rows), np.unique(rows.user)
-    order = np.lexsort((names, chance(names, SEED)))
-    unseen = np.isin(rows.user, names[order[: share(len(names), test_frac)]])
-    tested = groups.follow(unseen | _latest(rows, test_frac))
-    fate = np.where(tested, SEEN, TRAIN)
-    order = np.lexsort((groups.names, groups.first))
-    order = order[(~tested & (groups.count(~unseen) > 0))[order]]
+    people = np.unique(rows.user)
+    order = np.lexsort((people, chance(people, SEED)))
+    unseen = np.isin(rows.user, people[order[: share(len(people), test_frac)]])
+    place, number = places(rows.user, rows.time, rows.key)
+    latest = place >= number - np.minimum(number, (number * test_frac + 0.5).astype(int))
+    contexts, of, sizes = np.unique(rows.context, return_inverse=True, return_counts=True)
+    first = np.full(len(contexts), np.inf)
+    np.minimum.at(first, of, rows.time)
+    # rows wish to test; discussions follow as a whole, until they hold as many rows as wish it
+    wishes = np.bincount(of[unseen | latest], minlength=len(contexts))
+    order = np.lexsort((contexts, -first, -wishes / sizes))
+    before = np.cumsum(sizes[order]) - sizes[order]
+    fate = np.full(len(contexts), TRAIN)
+    fate[order[(before < wishes.sum()) & (wishes[order] > 0)]] = SEEN
+    known = np.bincount(of[~unseen], minlength=len(contexts)) > 0
+    order = np.lexsort((contexts, first))
+    order = order[((fate == TRAIN) & known)[order]]
     fate[order[len(order) - share(len(order), val_frac) :]] = VAL
-    of = fate[groups.of]
-    return np.where(unseen, np.where(of == SEEN, TEST, UNSEEN), of)
+    fate = fate[of]
+    return np.where(unseen, np.where(fate == SEEN, TEST, UNSEEN), fate)
 
 # %% ../../nbs/data/25_selection.ipynb #TurnCounts
 def _split_turn_published(rows: Rows, test_frac: float, val_frac: float) -> np.ndarray:  # [N] fates
@@ -159,8 +129,8 @@ def _split_turn_published(rows: Rows, test_frac: float, val_frac: float) -> np.n
     return np.where((number >= 5) & (number <= 10), fate, TURNS)
 
 # %% ../../nbs/data/25_selection.ipynb #splitters
-splitters: dict[str, Callable[[Rows, float, float], np.ndarray]] = {
-    "post": _split_post,
+_SPLITTERS = {
+    "post": lambda rows, *fracs: split_by_time(rows.context, rows.time, *fracs),
     "user": _split_user,
     "turn_published": _split_turn_published,
 }
@@ -168,13 +138,15 @@ splitters: dict[str, Callable[[Rows, float, float], np.ndarray]] = {
 
 def split(
     rows: Rows,
-    by: str = "post",  # a key of `splitters`
+    by: str = "post",  # post, user, turn_published, or published: as the rows came
     test_frac: float = 0.08,
     val_frac: float = 0.02,
 ) -> np.ndarray:  # [N] fates
     "Split the targets among rows; history stands beside them"
+    if by == "published":
+        return np.where(rows.target, rows.split, HISTORY)
     fate = np.full(len(rows), HISTORY)
-    fate[rows.target] = splitters[by](rows[rows.target], test_frac, val_frac)
+    fate[rows.target] = _SPLITTERS[by](rows[rows.target], test_frac, val_frac)
     return fate
 
 # %% ../../nbs/data/25_selection.ipynb #choose_evidence
@@ -237,7 +209,7 @@ def drop_strangers(rows: Rows, fate: np.ndarray) -> np.ndarray:  # [N] fates
 # %% ../../nbs/data/25_selection.ipynb #SelectConfig
 @dataclass(frozen=True)
 class SelectConfig:
-    "Which rows are used, and where they go"
+    "Which rows are used, where they go, and what is written"
 
     min_comments: int = 10
     """Fewest replies of a person."""
@@ -245,7 +217,7 @@ class SelectConfig:
     """Most replies of a person. null: no limit for threads and chitchat, 1000 for others."""
     per_person: int | None = None
     """Most rows of a person in each split, chosen by their ids. null: all. Of chitchat: 50."""
-    split: str = "post"
+    split: Literal["post", "user", "turn_published", "published"] = "post"
     """What is held out, always whole discussions: the last ones to begin (post), or those with most
     replies by people who never train (user); turn_published: turns within chats of 5 to 10 turns,
     of which at least 6 train; published: the splits that rows came in, by their column split or the
@@ -257,18 +229,25 @@ class SelectConfig:
     known_users: bool | None = None
     """Whether tests are limited to people with training rows. null: by post only."""
 
-    def __post_init__(self):
-        require("build", *self._checks())
+    sets: list[Literal["rl", "sft", "thinking_sft"]] = field(default_factory=lambda: ["rl", "sft"])
+    """Which of rl, sft and thinking_sft to write, besides the examples."""
+    dropout: float = 0.0
+    """Above 0: a second test set, whose personas lose this share of items (published: 0.6)."""
+    thinking: str = "rules"
+    """Who writes the thoughts of thinking_sft: rules, or a chat model such as openai/gpt-5-mini,
+    which is reached as persona says and may spend as much as persona.budget for itself."""
 
-    def _checks(self):
-        names, fracs = (*splitters, "published"), (self.test_frac, self.val_frac)
-        return [
-            (
-                min(fracs) >= 0 and sum(fracs) < 1,
-                f"test_frac and val_frac are negative or sum to 1 or more: {fracs}",
-            ),
-            (self.split in names, f"split: {shorten(self.split)!r}.{near_miss(self.split, names)}"),
-        ]
+    def __post_init__(self):
+        fracs = self.test_frac, self.val_frac
+        fits = min(fracs) >= 0 and sum(fracs) < 1
+        require(
+            "build", (fits, f"test_frac and val_frac are negative or sum to 1 or more: {fracs}")
+        )
+
+    @property
+    def thinks(self) -> bool:
+        "Is a chat model asked for thoughts?"
+        return "thinking_sft" in self.sets and self.thinking != "rules"
 
     @property
     def drops_strangers(self) -> bool:
@@ -380,10 +359,7 @@ def select(
             "Lower --build.min_comments, or look at --build.columns."
         )
     rows = rows[left]
-    if c.split == "published":
-        fate = np.where(rows.target, rows.split, HISTORY)
-    else:
-        fate = split(rows, c.split, c.test_frac, c.val_frac)
+    fate = split(rows, c.split, c.test_frac, c.val_frac)
     if persona.writes:
         used[left], fate = choose_evidence(rows, fate, persona.history, persona.least)
     fates[left] = drop_strangers(rows, fate) if c.drops_strangers else fate

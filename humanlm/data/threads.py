@@ -19,8 +19,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from msgspec import Struct, ValidationError, convert
-
 from ..core.basics import DataError, near_miss, shorten
 from ..core.persona import GONE
 from ..core.records import Message, Thread
@@ -111,15 +109,6 @@ class _Line(NamedTuple):
     links: tuple[str, ...] = ()  # ids that it answers
     aside: bool = False  # does it stand beside the channel?
 
-
-class _Cells(Struct):
-    "The cells of a row that hold text"
-
-    text: str | None = None
-    user: str | int | None = None
-    title: str | None = None
-    post: str | None = None
-
 # %% ../../nbs/data/14_threads.ipynb #read_line
 def _read_line(
     row: dict,  # column → value
@@ -128,30 +117,30 @@ def _read_line(
     thread: str = "",  # used where the file has no threads
 ) -> _Line:
     "Turn a row into a message; `RowFault` names what is wrong"
-    columns = {name: getattr(cols, name) for name in _Cells.__struct_fields__}
-    try:
-        cells = convert({name: row.get(c) for name, c in columns.items() if c}, _Cells)
-    except ValidationError as e:
-        raise RowFault("unreadable line", shorten(e)) from e
+    text, title, post = (row.get(column) for column in (cols.text, cols.title, cols.post))
+    if wrong := [x for x in (text, title, post) if not isinstance(x, str | None)]:
+        raise RowFault("unreadable line", f"expected text, got {shorten(repr(wrong[0]))}")
     name = str(row.get(cols.role) or "") if cols.role else ""
     role = chat_role(name)
     if role in ("system", "tool"):
-        raise RowFault("no message", f"{role}: {shorten(cells.text, 60)}")
-    user = cells.user if cols.user else thread if role else name
+        raise RowFault("no message", f"{role}: {shorten(text, 60)}")
+    user = row.get(cols.user) if cols.user else thread if role else name
     thread = str(row.get(cols.thread)).strip() if cols.thread else thread
     number = _plain_id(row.get(cols.id)) if cols.id else str(number)
     if not number or (cols.thread and thread.casefold() in _NONE):
         raise RowFault("unreadable line", "no id")
-    author, text = str(user or "").strip(), cells.text or ""
+    if not isinstance(user, str | int | None):
+        raise RowFault("unreadable line", f"expected a name, got {shorten(repr(user))}")
+    author = str(user or "").strip()
     author = "" if author in GONE else author
-    text = "" if text.strip() in ("[deleted]", "[removed]") else text
-    text = "\n\n".join(part for part in (cells.title, text) if part)
+    text = "" if text and text.strip() in ("[deleted]", "[removed]") else text
+    text = "\n\n".join(part for part in (title, text) if part)
     helper = role == "assistant" or is_assistant(author)
     role, author = ("assistant", "assistant") if helper else ("user", author)
     time = utc_seconds(row.get(cols.time)) if cols.time else None
     message = Message(f"{thread}/{number}", role, author, text, time)
     links = _links(row.get(cols.parents)) if cols.parents else ()
-    return _Line(thread, number, message, cells.post or "", links, bool(row.get("aside")))
+    return _Line(thread, number, message, post or "", links, bool(row.get("aside")))
 
 # %% ../../nbs/data/14_threads.ipynb #_ident
 _MARKS = re.compile(r"^(?:t\d_|#|>>|<)+|>$|\.0+$", re.I)
