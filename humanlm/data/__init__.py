@@ -11,14 +11,8 @@ from ..core.plugins import lazy_names
 if TYPE_CHECKING:
     from ..core.records import Example, Message, Persona, Thread, load_examples, save_examples
     from ..core.trajectory import Score, Trajectory, load_trajectories, save_trajectories
-    from .build import BuildConfig, Built, built_examples
-    from .rows import Entry, map_row
-    from .dataset import check_leakage, split_by_context
 
 __getattr__, __dir__ = lazy_names(__name__, {
     "..core.records": ["Example", "Message", "Persona", "Thread", "load_examples", "save_examples"],
     "..core.trajectory": ["Score", "Trajectory", "load_trajectories", "save_trajectories"],
-    "build": ["BuildConfig", "Built", "built_examples"],
-    "rows": ["Entry", "map_row"],
-    "dataset": ["check_leakage", "split_by_context"],
 })

@@ -4,9 +4,8 @@
 
 # %% auto #0
 __all__ = ['Rows', 'name_hash', 'SEED', 'FATES', 'TRAIN', 'VAL', 'TEST', 'SEEN', 'UNSEEN', 'TURNS', 'STRANGER', 'EVIDENCE',
-           'BEFORE', 'NEWCOMER', 'HISTORY', 'MORE', 'MEANING', 'CODE', 'hash64', 'chance', 'count_fates', 'places',
-           'split', 'choose_evidence', 'drop_strangers', 'SelectConfig', 'Plan', 'listed', 'select', 'Leak',
-           'find_leaks', 'settle']
+           'BEFORE', 'NEWCOMER', 'HISTORY', 'MORE', 'MEANING', 'CODE', 'hash64', 'chance', 'SelectConfig', 'Plan',
+           'listed', 'select', 'Leak', 'find_leaks', 'settle']
 
 # %% ../../nbs/data/25_selection.ipynb #from-collections-abc-import
 import hashlib
@@ -69,7 +68,7 @@ TRAIN, VAL, TEST, SEEN, UNSEEN, TURNS, STRANGER, EVIDENCE, BEFORE, NEWCOMER, HIS
 )
 
 
-def count_fates(
+def _count_fates(
     fate: np.ndarray,  # [N] places among the names; below 0: not decided
     names: Iterable[str] = FATES,
 ) -> dict[str, int]:  # only those that occur
@@ -77,7 +76,7 @@ def count_fates(
     return {name: n for i, name in enumerate(names) if (n := int((fate == i).sum()))}
 
 # %% ../../nbs/data/25_selection.ipynb #_last_of_each
-def places(
+def _places(
     names: np.ndarray,  # [N] whose
     *within: np.ndarray,  # [N] sorted by the first of these, equal ones by the next
 ) -> tuple[np.ndarray, np.ndarray]:  # [N] place among the rows of the same name; [N] their number
@@ -100,7 +99,7 @@ def _split_user(
     people = np.unique(rows.user)
     order = np.lexsort((people, chance(people, SEED)))
     unseen = np.isin(rows.user, people[order[: share(len(people), test_frac)]])
-    place, number = places(rows.user, rows.time, rows.key)
+    place, number = _places(rows.user, rows.time, rows.key)
     latest = place >= number - np.minimum(number, (number * test_frac + 0.5).astype(int))
     contexts, of, sizes = np.unique(rows.context, return_inverse=True, return_counts=True)
     first = np.full(len(contexts), np.inf)
@@ -121,7 +120,7 @@ def _split_user(
 # %% ../../nbs/data/25_selection.ipynb #TurnCounts
 def _split_turn_published(rows: Rows, test_frac: float, val_frac: float) -> np.ndarray:  # [N] fates
     "Divide the turns of chats as published: of 5 to 10 turns, at least six train"
-    place, number = places(rows.context, rows.turn, rows.key)
+    place, number = _places(rows.context, rows.turn, rows.key)
     n_test = np.ceil(number * test_frac).astype(int) + 1
     n_val = np.maximum((number * val_frac).astype(int), 1)
     train = np.maximum(6, number - n_test - n_val)
@@ -136,7 +135,7 @@ _SPLITTERS = {
 }
 
 
-def split(
+def _split(
     rows: Rows,
     by: str = "post",  # post, user, turn_published, or published: as the rows came
     test_frac: float = 0.08,
@@ -150,7 +149,7 @@ def split(
     return fate
 
 # %% ../../nbs/data/25_selection.ipynb #choose_evidence
-def choose_evidence(
+def _choose_evidence(
     rows: Rows,
     fate: np.ndarray,  # [N] from `split`
     history: int = 20,  # most rows of a person, at most half of those that may be used
@@ -158,7 +157,7 @@ def choose_evidence(
 ) -> tuple[np.ndarray, np.ndarray]:  # [N] bool, is evidence; [N] fates, adjusted
     "Choose the earliest rows of each person as evidence"
     usable, predicted = _usable(rows, fate), fate <= SEEN
-    place, number = places(rows.user[usable], rows.time[usable], rows.key[usable])
+    place, number = _places(rows.user[usable], rows.time[usable], rows.key[usable])
     most = np.minimum(number // 2, history)
     used = np.zeros(len(rows), bool)
     used[usable] = (place < most) & (most >= least)
@@ -201,7 +200,7 @@ def _strictly_earlier(
     return used, of_person(used, rows.until, np.maximum, -np.inf)
 
 
-def drop_strangers(rows: Rows, fate: np.ndarray) -> np.ndarray:  # [N] fates
+def _drop_strangers(rows: Rows, fate: np.ndarray) -> np.ndarray:  # [N] fates
     "Keep tests of people with a training row only"
     trained = np.isin(rows.user, rows.user[fate == TRAIN])
     return np.where(np.isin(fate, (VAL, TEST, SEEN)) & ~trained, STRANGER, fate)
@@ -286,7 +285,18 @@ class Plan(NamedTuple):
 
     def counts(self) -> dict[str, int]:
         "Count the fates that occur"
-        return count_fates(self.fate, MEANING)
+        return _count_fates(self.fate, MEANING)
+
+    def evidence(self) -> list[tuple[np.ndarray, int]]:
+        "Return the evidence of everyone in a split, in time, and the place of their first row"
+        r, order = self.records, np.argsort(self.rank)
+        out, used = order[self.out[order]], order[self.used[order]]
+        names, first = np.unique(r.user[out], return_index=True)
+        used = used[np.isin(r.user[used], names)]
+        used = used[np.argsort(r.user[used], kind="stable")]
+        people, start = np.unique(r.user[used], return_index=True)
+        until = self.rank[out[first[np.searchsorted(names, people)]]]
+        return list(zip(np.split(used, start[1:]), until.tolist()))
 
     def rows(self, name: str) -> np.ndarray:
         "Return the entries of a fate in the order of time"
@@ -355,14 +365,14 @@ def select(
     left = np.flatnonzero(np.isin(fates, (_OPEN, HISTORY)))
     if not (fates == _OPEN).any():
         raise DataError(
-            f"There are no rows to split: {listed(count_fates(fates, MEANING))}. "
+            f"There are no rows to split: {listed(_count_fates(fates, MEANING))}. "
             "Lower --build.min_comments, or look at --build.columns."
         )
     rows = rows[left]
-    fate = split(rows, c.split, c.test_frac, c.val_frac)
+    fate = _split(rows, c.split, c.test_frac, c.val_frac)
     if persona.writes:
-        used[left], fate = choose_evidence(rows, fate, persona.history, persona.least)
-    fates[left] = drop_strangers(rows, fate) if c.drops_strangers else fate
+        used[left], fate = _choose_evidence(rows, fate, persona.history, persona.least)
+    fates[left] = _drop_strangers(rows, fate) if c.drops_strangers else fate
     return Plan(records, rank, fates, used, dated)
 
 # %% ../../nbs/data/25_selection.ipynb #Leak
@@ -432,8 +442,8 @@ def settle(
         fate[plan.out & ~np.isin(r.user, people)] = CODE["no persona"]
     for i in range(SEEN + 1) if c.per_person else ():
         rows = np.flatnonzero(fate == i)
-        place, _ = places(r.user[rows], chance(r.key[rows], SEED), r.key[rows])
+        place, _ = _places(r.user[rows], chance(r.key[rows], SEED), r.key[rows])
         fate[rows[place >= c.per_person]] = CODE["frequent"]
     for entry, name in misfits(plan):
         fate[entry] = CODE[name]
-    return plan._replace(fate=drop_strangers(r, fate)) if c.drops_strangers else plan
+    return plan._replace(fate=_drop_strangers(r, fate)) if c.drops_strangers else plan

@@ -47,7 +47,7 @@ def test_one_row_in_every_kind_of_file(tmp_path):
         out.writerows(flat)
     want = [map_row("news", raw).id for raw in raws]
     for file in sorted(tmp_path.iterdir()):
-        assert [e.id for e in rows_source("youtube", file)(Faults())] == want, file.name
+        assert [e.id for e in rows_source("youtube", file, Faults())] == want, file.name
 
 
 @pytest.mark.parametrize("name", ["r.jsonl", "r.jsonl.gz", "r.json"])

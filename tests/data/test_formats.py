@@ -35,7 +35,7 @@ def mapped(source, raws, faults):
     "Entries; what is wrong is counted"
     with TemporaryDirectory() as folder:
         path = write_jsonl(Path(folder) / "rows.jsonl", raws)
-        return list(rows_source(source, path)(faults))
+        return list(rows_source(source, path, faults))
 
 
 def released(raw: dict, user: str) -> dict:
@@ -370,7 +370,7 @@ def test_no_row_crashes_a_mapper(source, raw):
 def test_published_rows():
     faults = Faults()
     path = DATA / "humanlm_official_sample" / "chat_sample.jsonl"
-    results = list(rows_source("wildchat", path)(faults))
+    results = list(rows_source("wildchat", path, faults))
     assert [len(row.messages) for row in results] == [2, 4] and set(faults.counts) <= {
         "time missing"
     }
