@@ -173,12 +173,16 @@ def _telegram(path: Path, faults: Faults) -> Iterator[FileRow]:
 
 # %% ../../nbs/data/13_exports.ipynb #_whatsapp
 _MARKS = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
+_HALVES: dict[str, int] = dict.fromkeys("am πμ ص öö 上午 凌晨 清晨 早上 午前 오전".split(), 0)
+_HALVES |= dict.fromkeys("pm μμ م ös 下午 中午 晚上 午後 오후".split(), 12)
 _HEAD = re.compile(
     r"""\[?(?P<one>\d{1,4})[./-][ ]?(?P<two>\d{1,2})[./-][ ]?(?P<three>\d{1,4})[.,،]*[ ]
-    (?:[^\W\d]{1,3}[.,]*[ ])?  # a word: à, klo
+    (?:(?P<before>HALF)[ ]?|[^\W\d]{1,3}[.,]*[ ])?  # half of the day, or a word: à, klo
     (?P<hour>\d{1,2})[ ]?[:.h][ ]?(?P<minute>\d{2})(?:[:.](?P<second>\d{2}))?
-    (?:[ ]?(?P<half>[ap])[. ]{0,2}m[.]?)?
-    (?:\][ ]|[ ]-[ ])(?P<rest>.*)""",
+    (?:[ ]?(?P<after>HALF))?
+    (?:\][ ]|[ ]-[ ]|(?(before),[ ]|(?!)))(?P<rest>.*)  # a comma: KakaoTalk""".replace(
+        "HALF", "|".join("[. ]{0,2}".join(half) + "[.]?" for half in _HALVES)
+    ),
     re.S | re.X | re.I,
 )
 # What the app writes: behind its mark; the name of a file, above a caption; edited; deleted
@@ -210,8 +214,11 @@ def _heads(path):
 def _when(head):
     "Spell a date in digits; which of two numbers is the day, the whole column tells"
     one, two, three, hour = (int(head[name]) for name in ("one", "two", "three", "hour"))
+    three -= 543 * (three > 2400)  # years of Buddha, in Thailand
     day = f"{one}-{two:02}-{three:02}" if one > 31 else f"{one}/{two}/{three:02}"
-    half = f"{head['half']}M".upper() if head["half"] else ""
+    half = head["before"] or head["after"] or ""
+    if half and half not in ("AM", "PM"):
+        hour, half = hour % 12 + _HALVES[re.sub(r"[. ]", "", half).casefold()], ""
     return f"{day} {hour:02}:{int(head['minute']):02}:{int(head['second'] or 0):02} {half}".strip()
 
 

@@ -7,10 +7,12 @@ __all__ = ['pseudonym', 'hide_people', 'read_salt']
 
 # %% ../../nbs/data/23_pseudonyms.ipynb #exported-imports
 import re
+import secrets
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 from pathlib import Path
 
+from ..core.basics import ConfigError, atomic_write
 from .rows import Entry, each_text
 
 # %% ../../nbs/data/23_pseudonyms.ipynb #pseudonym

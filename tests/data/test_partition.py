@@ -14,7 +14,7 @@ from humanlm.data.selection import (
     VAL,
     _choose_evidence,
     _drop_strangers,
-    splitters,
+    _split,
 )
 
 OUT = (TRAIN, VAL, TEST, SEEN)
@@ -41,7 +41,9 @@ def random_rows(seed, n=400, people=25, talks=30, ties=True, history=0.2):
     return make_rows(key, user, context, when, turn, rng.random(n) >= history)
 
 
-WHOLE = [by for by in splitters if by != "turn_published"]  # of which discussions stay whole
+WHOLE = [
+    by for by in ("post", "user", "turn_published") if by != "turn_published"
+]  # of which discussions stay whole
 
 
 def sides(rows, fate):
