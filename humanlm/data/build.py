@@ -195,7 +195,7 @@ def select_from(s: Settings, store: RowStore) -> Plan:
 
 # %% ../../nbs/data/30_build.ipynb #refuse_leaks
 def _check_plan(plan: Plan, c: BuildConfig) -> list[Leak]:
-    "Return what was looked for; `DataError` if anything leaks, or a split that was asked for is empty"
+    "Return the leaks that were looked for; `DataError` if there is one, or a split is empty"
     leaks = find_leaks(plan, c.drops_strangers)
     wanted = {"train": 1.0, "val": c.val_frac, "test": c.test_frac}
     if c.split == "published":
