@@ -210,8 +210,8 @@ def _check_plan(plan: Plan, c: BuildConfig) -> list[Leak]:
         )
     # published splits may share discussions
     shared = "root context" if c.split in ("published", "turn_published") else "nothing"
-    if found := [x for x in leaks if x.times and not x.what.startswith(shared)]:
-        lines = (f"{leak.what}: {leak.times}" for leak in found)
+    if leaking := [x for x in leaks if x.times and not x.what.startswith(shared)]:
+        lines = (f"{leak.what}: {leak.times}" for leak in leaking)
         raise DataError("\n  - ".join(["The build leaks:", *lines]))
     return leaks
 
