@@ -19,15 +19,12 @@ from .core.config import Settings, read_yaml
 from .core.grammar import cut_line, parse
 from .core.html import aligned
 from .data.build import CHATS, GROUPS, build, select_from, source_of
-from .data.fields import NOTES
 from .data.files import on_hub
 from .data.formats import formats
-from .data.partition import TRAIN, VAL
-from .data.people import find_evidence
 from .data.personas import INSTRUCTIONS, PERSONA_TOKENS
-from .data.selection import listed, settle
+from .data.selection import TRAIN, VAL, listed, settle
+from .data.sets import THOUGHT, THOUGHT_TOKENS
 from .data.store import RowStore
-from .data.training_rows import THOUGHT, THOUGHT_TOKENS
 from .models.settings import estimate
 
 # %% ../nbs/82_build.ipynb #forecast
@@ -41,13 +38,13 @@ def _forecast(
         return ["rows        unknown: the hub is not asked for a plan"]
     with TemporaryDirectory() as folder:
         store = RowStore(Path(folder) / "rows")
-        for entry in source_of(s, forms.append)(store.faults):
+        for entry in source_of(s, store.faults, forms.append):
             store.add(entry)
             if store.rows >= most and c.source not in ("threads", "chitchat"):
                 break
         plan = settle(select_from(s, store), c)
     counts, chars = store.faults.counts, plan.records.chars
-    left = {kind: counts[kind] for kind in sorted(counts.keys() - NOTES.keys())}
+    left = dict(sorted(counts.items()))
     lines = [
         *(f"read as     {form}" for form in forms),
         f"rows        {store.rows:,} read; left out while reading: {listed(left)}",
@@ -56,7 +53,7 @@ def _forecast(
     if store.rows >= most:
         lines.insert(0, f"of          the first {store.rows:,} rows")
     if p.asks:
-        people = [rows for rows, _ in find_evidence(plan)]
+        people = [rows for rows, _ in plan.evidence()]
         read = len(people) * len(INSTRUCTIONS) + sum(int(chars[rows].sum()) for rows in people)
         cost = estimate(p.model, len(people), read // 4, len(people) * PERSONA_TOKENS)
         lines.append(f"personas    ~{cost}")

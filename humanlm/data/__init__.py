@@ -9,14 +9,10 @@ from typing import TYPE_CHECKING
 from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
-    from ..core.records import Example, Message, Persona, Thread, load_examples
-    from .build import BuildConfig, Built, built_examples
-    from .rows import Entry, map_row
-    from .splits import check_leakage, split_by_context
+    from ..core.records import Example, Message, Persona, Thread, load_examples, save_examples
+    from ..core.trajectory import Score, Trajectory, load_trajectories, save_trajectories
 
 __getattr__, __dir__ = lazy_names(__name__, {
-    "..core.records": ["Example", "Message", "Persona", "Thread", "load_examples"],
-    "build": ["BuildConfig", "Built", "built_examples"],
-    "rows": ["Entry", "map_row"],
-    "splits": ["check_leakage", "split_by_context"],
+    "..core.records": ["Example", "Message", "Persona", "Thread", "load_examples", "save_examples"],
+    "..core.trajectory": ["Score", "Trajectory", "load_trajectories", "save_trajectories"],
 })

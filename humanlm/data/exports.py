@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core.basics import DataError, shorten
-from .fields import chat_role, is_assistant
 from .files import READERS, Faults, FileRow, RowFault, read_rows, row_suffix
+from .formats import chat_role, is_assistant
 from .mail import read_mail, thread_subject
 
 # %% ../../nbs/data/13_exports.ipynb #_row

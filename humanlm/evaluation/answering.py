@@ -34,7 +34,7 @@ from humanlm.core.basics import (
 )
 from ..core.config import read_yaml
 from ..core.grammar import find_run
-from ..data.fields import chat_role
+from ..data.formats import chat_role
 from .measured import Measurement
 from ..models.checkpoints import in_slices, locate
 from ..models.config import ModelError

@@ -17,8 +17,8 @@ import numpy as np
 
 from ..core.basics import DataError, check_name, read_jsonl, shorten
 from ..core.records import Example, load_examples
-from ..data.fields import chat_role
 from ..data.files import FileRow, read_rows, row_files
+from ..data.formats import chat_role
 from ..data.viz import spread
 from .answering import run_of
 from .index import load_trajectories

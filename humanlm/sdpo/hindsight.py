@@ -22,8 +22,8 @@ from humanlm.core.basics import (
     shorten,
 )
 from ..core.records import from_dict
-from ..data.fields import chat_role
 from ..data.files import Faults, read_rows
+from ..data.formats import chat_role
 from ..data.prepared import is_blank
 from ..models.prompts import render, render_target
 

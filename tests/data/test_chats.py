@@ -15,8 +15,7 @@ from humanlm.core.records import load_examples
 from humanlm.data import chitchat
 from humanlm.data.build import built_examples
 from humanlm.data.chitchat import chitchat_file, read_chats
-from humanlm.data.dataset import DataConfig
-from humanlm.data.splits import check_leakage
+from humanlm.data.dataset import DataConfig, check_leakage
 from humanlm.hierarchy.persona import format_persona
 from humanlm.worlds.sources import load_data
 

@@ -23,7 +23,7 @@ from humanlm.core.records import (
     load_examples,
     sample_examples,
 )
-from humanlm.data.splits import check_leakage, split_by_context
+from humanlm.data.dataset import _split_by_context, check_leakage
 
 settings.register_profile(
     "calm",
@@ -112,8 +112,8 @@ fractions = st.floats(0, 0.4)
 
 @given(st.permutations(town), fractions, fractions)
 def test_splits_are_whole_contexts_in_time_whatever_the_order(rows, test_frac, val_frac):
-    split = split_by_context(rows, test_frac, val_frac)
-    assert split == split_by_context(town, test_frac, val_frac)
+    split = _split_by_context(rows, test_frac, val_frac)
+    assert split == _split_by_context(town, test_frac, val_frac)
     sides = {}
     for e in split:
         sides.setdefault(e.context_id, set()).add(e.split)

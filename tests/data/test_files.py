@@ -17,7 +17,6 @@ from humanlm.data.files import (
     _hub_items,
     on_hub,
     read_rows,
-    time_note,
     utc_seconds,
 )
 from humanlm.data.rows import map_row, rows_source
@@ -47,7 +46,7 @@ def test_one_row_in_every_kind_of_file(tmp_path):
         out.writerows(flat)
     want = [map_row("news", raw).id for raw in raws]
     for file in sorted(tmp_path.iterdir()):
-        assert [e.id for e in rows_source("youtube", file)(Faults())] == want, file.name
+        assert [e.id for e in rows_source("youtube", file, Faults())] == want, file.name
 
 
 @pytest.mark.parametrize("name", ["r.jsonl", "r.jsonl.gz", "r.json"])
@@ -79,9 +78,9 @@ def test_broken_lines_are_counted_with_their_place(tmp_path):
     )
     faults = Faults()
     assert [row.row for row in read_rows(file, faults)] == [1, 6, 7, 8]
-    assert faults.counts == {"broken JSON": 3, "wrong encoding": 1} and set(
-        faults.examples["broken JSON"].values()
-    ) == {f"r.jsonl, row {n}" for n in (2, 4, 5)}
+    assert faults.counts == {"broken JSON": 3}
+    places = {f"r.jsonl, row {n}" for n in (2, 4, 5)}
+    assert set(faults.examples["broken JSON"].values()) == places
     with pytest.raises(RowFault, match="r.jsonl, row 2"):
         list(read_rows(file))
 
@@ -121,7 +120,7 @@ def test_times_in_nanoseconds_are_read_without_pandas(tmp_path, monkeypatch):
     times = [row["plain"], row["zone"], row["encoded"]]
     assert [utc_seconds(time) for time in times] == [1518652800.123456] * 3
     assert utc_seconds(row["unknown zone"]) == 1518652800.0
-    assert [time_note(row[name]) for name in ("clock", "took")] == ["time unreadable"] * 2
+    assert [utc_seconds(row[name]) for name in ("clock", "took")] == [None] * 2
 
 
 def test_an_unreachable_hub_is_named(monkeypatch):

@@ -10,10 +10,11 @@ from raw_rows import mail, original
 
 from humanlm.data.files import Faults, RowFault
 from humanlm.data.mail import (
+    MAX_DEPTH,
+    _body_parts,
     mail_rows,
     read_mail,
 )
-from humanlm.data.quotations import MAX_DEPTH, body_parts
 from humanlm.data.rows import rows_source
 from humanlm.hierarchy.prompts import name_speakers
 
@@ -242,7 +243,7 @@ def test_a_mailbox_becomes_rows_with_the_user_as_human(tmp_path):
     with open(file, "w", newline="", encoding="cp1252") as f:
         csv.writer(f).writerows([("file", "message"), *records])
     faults = Faults()
-    rows = list(rows_source("email", file)(faults))
+    rows = list(rows_source("email", file, faults))
     assert [m["name"] for m in name_speakers(rows[-1].messages, rows[-1].user_id)] == [
         "kim.poe@enron.com",
         "HUMAN",
@@ -280,7 +281,7 @@ PIECES = [
 @settings(max_examples=50, deadline=None)
 def test_no_body_crashes_and_no_word_is_made_up(lines):
     text = "\n".join(lines)
-    parts = body_parts(text)
+    parts = _body_parts(text)
     assert 1 <= len(parts) <= MAX_DEPTH + 2
     assert {w for p in parts for w in p.text.split()} <= {
         w for line in lines for w in (line + " " + line.lstrip("> ")).split()

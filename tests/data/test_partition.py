@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from humanlm.data.partition import (
+from humanlm.data.dataset import share
+from humanlm.data.selection import (
     HISTORY,
     SEEN,
     STRANGER,
@@ -11,12 +12,10 @@ from humanlm.data.partition import (
     TRAIN,
     UNSEEN,
     VAL,
-    choose_evidence,
-    drop_strangers,
-    split,
-    splitters,
+    _choose_evidence,
+    _drop_strangers,
+    _split,
 )
-from humanlm.data.splits import share
 
 OUT = (TRAIN, VAL, TEST, SEEN)
 
@@ -42,7 +41,9 @@ def random_rows(seed, n=400, people=25, talks=30, ties=True, history=0.2):
     return make_rows(key, user, context, when, turn, rng.random(n) >= history)
 
 
-WHOLE = [by for by in splitters if by != "turn_published"]  # of which discussions stay whole
+WHOLE = [
+    by for by in ("post", "user", "turn_published") if by != "turn_published"
+]  # of which discussions stay whole
 
 
 def sides(rows, fate):
@@ -57,7 +58,7 @@ def sides(rows, fate):
 @pytest.mark.parametrize("seed", range(2))
 def test_discussions_stay_whole(by, seed):
     rows = random_rows(seed)
-    fate = split(rows, by)
+    fate = _split(rows, by)
     assert all(len(s) <= 1 for s in sides(rows, fate))
     assert (fate[~rows.target] == HISTORY).all() and not (fate[rows.target] == HISTORY).any()
     assert {TRAIN, TEST} <= set(np.where(fate == SEEN, TEST, fate))
@@ -67,8 +68,8 @@ def test_discussions_stay_whole(by, seed):
 @pytest.mark.parametrize("seed", range(2))
 def test_evidence_is_disjoint_and_strictly_earlier(by, seed):
     rows = random_rows(seed)
-    before = split(rows, by)
-    used, fate = choose_evidence(rows, before, history=5, least=2)
+    before = _split(rows, by)
+    used, fate = _choose_evidence(rows, before, history=5, least=2)
     assert used.any() and not np.isin(fate[used], OUT).any()
     for user in np.unique(rows.user):
         mine, out = rows.user == user, (rows.user == user) & np.isin(fate, OUT)
@@ -85,7 +86,7 @@ def test_evidence_is_disjoint_and_strictly_earlier(by, seed):
 @pytest.mark.parametrize("seed", range(2))
 def test_tested_people_are_known_from_training(seed):
     rows = random_rows(seed)
-    fate = drop_strangers(rows, choose_evidence(rows, split(rows, "post"), 5)[1])
+    fate = _drop_strangers(rows, _choose_evidence(rows, _split(rows, "post"), 5)[1])
     tested = np.isin(fate, (VAL, TEST))
     assert np.isin(rows.user[tested], rows.user[fate == TRAIN]).all()
     assert not np.isin(rows.user[fate == STRANGER], rows.user[fate == TRAIN]).any()
@@ -94,7 +95,7 @@ def test_tested_people_are_known_from_training(seed):
 @pytest.mark.parametrize("seed", range(2))
 def test_held_out_people_are_nowhere_in_training(seed):
     rows = random_rows(seed, history=0)
-    fate = split(rows, "user", test_frac=0.3)
+    fate = _split(rows, "user", test_frac=0.3)
     strangers = np.unique(rows.user[np.isin(fate, (TEST, UNSEEN))])
     assert not np.isin(strangers, rows.user[np.isin(fate, (TRAIN, VAL, SEEN))]).any()
     assert len(strangers) == share(len(np.unique(rows.user)), 0.3)

@@ -77,9 +77,7 @@ def test_published_rows_keep_their_splits(tmp_path, names):
     built = build(settings(path, tmp_path / "out"))
     assert built.rows == {"train": 40, "val": 10, "test": 20, "test_seen": 5}
     assert {e.split for e in load_examples(built.folder) if "to c" in e.reply} == {"test"}
-    assert "train 40 of 40, val 10 of 10, test 20 of 20, test_seen 5 of 5" in " ".join(
-        built.card.split()
-    )
+    assert "Splits are those that rows came in." in " ".join(built.card.split())
 
 
 def test_shared_discussions_and_unknown_splits_are_counted(tmp_path):
@@ -103,5 +101,5 @@ def test_published_splits_that_are_missing_or_emptied_are_errors(tmp_path):
         build(settings(path, tmp_path / "out"))
     bare = [r | {"persona": json.dumps({"interests": ["tea"]})} for r in rows(3, "c")]
     path = published(tmp_path, {"train.jsonl": rows(40, "b"), "test.jsonl": bare})
-    with pytest.raises(DataError, match="No row is left for testing: .*thin persona 3"):
+    with pytest.raises(DataError, match="No row is left for test: .*thin persona 3"):
         build(settings(path, tmp_path / "two"))

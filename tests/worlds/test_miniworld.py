@@ -12,7 +12,7 @@ import pytest
 
 from humanlm.core.basics import read_jsonl, write_jsonl
 from humanlm.core.records import Example, from_dict
-from humanlm.data.splits import check_leakage
+from humanlm.data.dataset import check_leakage
 from humanlm.worlds.mini import WorldConfig, make_world, needed_phrases
 from humanlm.worlds.oracle import (
     read,
