@@ -97,37 +97,6 @@ class _Watch:
             completed[at] = completed.new_tensor(hits)
         return completed
 
-# %% ../../nbs/models/06_generation.ipynb #_Ban
-class _Ban:
-    "Forbids to repeat `n` tokens of what is visible"
-
-    def __init__(self, tokenizer, model, n, after):
-        import torch
-
-        self.n, self.hidden = n, torch.tensor([bool(s) for s in after], device=model.device)
-        self.begin = torch.zeros(len(after), dtype=torch.long, device=model.device)
-        self.watch = _Watch(tokenizer, [(s,) if s else () for s in after])
-
-    def note(self, rows, written, t):
-        "Note where hidden text ends"
-        seen = self.watch.seen(rows, written, t, self.hidden[rows])
-        self.begin[rows[seen]], self.hidden[rows[seen]] = t + 1, False
-
-    def apply(self, logits, rows, written, t):
-        "Take the tokens out of the logits [B, V] that would be a repetition at step `t`"
-        import torch
-
-        if t < self.n:
-            return logits
-        text, n = written[rows, :t], self.n
-        windows = text.unfold(1, n - 1, 1)[:, :-1]  # [B, t - n + 1, n - 1]
-        places = torch.arange(windows.shape[1], device=text.device)
-        visible = (places >= self.begin[rows, None]) & ~self.hidden[rows, None]
-        row, place = ((windows == text[:, None, 1 - n :]).all(-1) & visible).nonzero(as_tuple=True)
-        logits = logits.clone()
-        logits[row, text[row, place + n - 1]] = -float("inf")
-        return logits
-
 # %% ../../nbs/models/06_generation.ipynb #_Rows
 class _Rows:
     "Rows that are being written"
@@ -193,7 +162,6 @@ class _RowRequest(NamedTuple):
     prompts: Sequence[Sequence[int]]
     caps: list[int]
     stops: list[tuple[str, ...]]
-    after: Sequence[str]  # of each row: what ends its hidden text
     draws: Any  # [B, T] uniform in [0, 1)
     options: tuple[float, int, float]  # temperature, top_k, top_p
     no_repeat_ngram: int
@@ -201,17 +169,18 @@ class _RowRequest(NamedTuple):
 
     def some(self, rows: list[int]) -> "_RowRequest":
         "Give the request of some rows"
-        columns = {name: [getattr(self, name)[i] for i in rows] for name in self._fields[:4]}
+        columns = {name: [getattr(self, name)[i] for i in rows] for name in self._fields[:3]}
         return self._replace(**columns, draws=self.draws[rows])
 
 
 def _write(model, tokenizer, request, prefixes=None):
     "Write one batch; give per row its ids and their log-probabilities"
     import torch
+    from transformers import NoRepeatNGramLogitsProcessor
 
     prompts, caps, n = request.prompts, request.caps, request.no_repeat_ngram
     batch, watch = _Rows(model, prompts, prefixes), _Watch(tokenizer, request.stops)
-    ban = _Ban(tokenizer, model, n, request.after) if n else None
+    ban = NoRepeatNGramLogitsProcessor(n) if n else None
     width = max(map(len, prompts))
 
     def leave(gone):
@@ -228,13 +197,11 @@ def _write(model, tokenizer, request, prefixes=None):
     written, lengths, alive = rows.new_zeros(draws.shape), torch.zeros_like(rows), rows >= 0
     logps = torch.zeros(written.shape, device=model.device)
     for t in range(max(caps)):
-        allowed = ban.apply(batch.logits, rows, written, t) if ban else batch.logits
+        allowed = ban(written[rows, :t], batch.logits) if ban else batch.logits
         last = pick(allowed, draws[rows, t], *request.options)
         written[rows, t] = last
         logps[rows, t] = chosen_logps(batch.logits, last, request.options[0])
         lengths[rows[alive]] = t + 1
-        if ban:
-            ban.note(rows, written, t)
         alive &= ~torch.isin(last, ends) & (t + 1 < most[rows])
         alive &= ~watch.seen(rows, written, t, alive)
         left = int(alive.sum())
@@ -334,11 +301,7 @@ def generate(
     | Sequence[int | None]
     | None = 0,  # None = different each time; one for all rows, or one for each
     batch_size: int | None = None,  # rows that are written together; None: 128, on a GPU 512
-    no_repeat_ngram: int = 0,  # no visible run of so many tokens twice; 0 = off
-    visible_after: str
-    | Sequence[
-        str
-    ] = "",  # the string that ends what is hidden, for all rows or for each; "" = nothing is
+    no_repeat_ngram: int = 0,  # no run of so many tokens twice in a completion; 0 = off
     prefixes: Prefixes | None = None,  # what earlier calls have read; None = everything is read
 ) -> list[
     Completion
@@ -352,7 +315,6 @@ def generate(
         prompt_ids,
         caps,
         stops,
-        [visible_after] * n if isinstance(visible_after, str) else visible_after,
         _draws(caps, seed),
         (temperature, top_k, top_p),
         no_repeat_ngram,

@@ -12,10 +12,10 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from ..clients.client import ChatClient
-from ..clients.protocol import ChatRequest, LLMError, chat
+from ..clients.protocol import ChatRequest, LLMError, chat, object_schema
 from ..clients.reader import fenced, fill
 from ..core.basics import DataError
 from ..social.answers import answer as symbolic_answer
@@ -33,8 +33,6 @@ from .questions import BenchmarkItem, ScoredAnswer, plain
 class AnswerConfig:
     "How questions are put"
 
-    form: Literal["json", "text"] = "json"
-    "How answers come: json, or text with a last line 'Answer: …'."
     temperature: float | None = 0.0
     "Of plain questions; debates sample. null: the provider's default."
     max_tokens: int = 2048
@@ -42,16 +40,9 @@ class AnswerConfig:
 
 
 HOW = {
-    "json": {
-        True: 'Think it through first. Reply with a JSON object: "reasoning", then "answer".',
-        False: 'Reply with a JSON object that holds nothing but "answer".',
-    },
-    "text": {
-        True: 'Think it through first. End with a line that begins with "Answer:" and holds the '
-        "answer alone.",
-        False: "Reply with the answer alone, without any explanation.",
-    },
-}  # form → whether reasons are wanted → what is said at the end
+    True: 'Think it through first. Reply with a JSON object: "reasoning", then "answer".',
+    False: 'Reply with a JSON object that holds nothing but "answer".',
+}  # whether reasons are wanted → the end of a prompt
 _FIELDS = {
     "reasoning": "what speaks for which answer, step by step",
     "answer": "the answer and nothing else",
@@ -87,36 +78,29 @@ class Asker:
         **settings,  # fields of `ChatRequest`
     ) -> SolverAnswer:
         "Ask, and take the answer out of the reply; `LLMError` if there is none"
-        notes: tuple[str, ...] = ()
         try:
             reply = await self.client(self.request(prompt, system, **settings))
-            if self.config.form == "json":
-                return SolverAnswer(reply.parsed["answer"], reply.parsed.get("reasoning", ""))
-            text = reply.text
+            return SolverAnswer(reply.parsed["answer"], reply.parsed.get("reasoning", ""))
         except LLMError as e:
             if e.kind != "bad answer" or not e.raw:
                 raise
-            text, notes = e.raw, ("no JSON: read as text",)
-        answer = self.benchmark.final(item, text)
-        return SolverAnswer(answer, text if answer != text.strip() else "", notes)
+            return SolverAnswer(
+                self.benchmark.final(item, e.raw), e.raw, ("no JSON: read as text",)
+            )
 
     def request(self, prompt: str, system: str = "", **settings) -> ChatRequest:
         "Make the request of a question"
         c = self.config
         names = ["reasoning", "answer"] if self.reasons else ["answer"]
-        schema = {
-            "type": "object",
-            "properties": {n: {"type": "string", "description": _FIELDS[n]} for n in names},
-            "required": names,
-            "additionalProperties": False,
-        }
         usual = {
             "temperature": c.temperature,
             "max_tokens": c.max_tokens,
-            "schema": schema if c.form == "json" else None,
+            "schema": object_schema(
+                {name: {"type": "string", "description": _FIELDS[name]} for name in names}
+            ),
             "caller": self.benchmark.name,
         }
-        return chat(f"{prompt}\n\n{HOW[c.form][self.reasons]}", system, **usual | settings)
+        return chat(f"{prompt}\n\n{HOW[self.reasons]}", system, **usual | settings)
 
     def shown(self, context: Context) -> Extra:
         "Write a context for the model"
@@ -325,7 +309,6 @@ class NamedWay(NamedTuple):
     way: str  # a key of `ways`
     reasons: bool = True  # are asked for
     prose: bool = False  # a context is shown in sentences instead of JSON
-    firsts: bool = False  # only the first question of each set is asked, where texts have sets
 
 
 named_ways = {name: NamedWay(name, name) for name in ways}
@@ -333,7 +316,6 @@ named_ways |= {
     "vanilla_no_reasoning": NamedWay("vanilla_no_reasoning", "vanilla", reasons=False),
     "socialized_context": named_ways["context"],
     "socialized_context_no_json": NamedWay("socialized_context_no_json", "context", prose=True),
-    "generate_socialized_context": NamedWay("generate_socialized_context", "context", firsts=True),
     "few_shot_context": named_ways["few_shot"],
 }
 

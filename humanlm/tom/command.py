@@ -25,16 +25,13 @@ CALLS = {"debate": AGENTS * (ROUNDS + 1) + 1, "simulation": 3}  # of a question;
 
 def _plan(run: TomRun) -> str:
     "Say what a run would ask; nothing is asked or written"
-    respondent, settings = run.respondent, run.settings
-    answers = read_outcomes(run.folder / "answers.jsonl")
-    answered = {o.id for o in answers if not o.failed}
+    settings, calls = run.settings, "none: nobody is asked"
+    answered = {o.id for o in read_outcomes(run.folder / "answers.jsonl") if not o.failed}
     waiting = [item for item in run.loaded if item.id not in answered]
-    calls = "none: nobody is asked"
-    if respondent.asker:
+    if not run.rule:
         require_model(settings.model.name)
-        growth = RECORD_GROWTH if respondent.parses else 0
+        growth, times = RECORD_GROWTH if run.parses else 0, CALLS.get(run.way.way, 1)
         read = sum(len(run.benchmark.prompt(item)) + growth * len(item.source) for item in waiting)
-        times = CALLS.get(respondent.mode, 1)
         written = times * len(waiting) * settings.answer.max_tokens
         cost = estimate(settings.model.name, times * len(waiting), times * read // 4, written)
         calls = f"about {cost}"
@@ -47,9 +44,7 @@ def _plan(run: TomRun) -> str:
         "model": in_plan(settings.model.name),
         "way": run.way.name,
         "calls": calls,
-        "contexts": settings.parser.plan(settings.tom.out, texts, run.benchmark.task)
-        if respondent.parses
-        else "none",
+        "contexts": settings.parser.plan(texts, run.benchmark.task) if run.parses else "none",
     }
     return "\n".join(f"{name:<10}{value}" for name, value in lines.items())
 
@@ -77,7 +72,7 @@ def run_command(argv: Sequence[str]) -> int:  # exit code
     s = parse(GROUPS, argv, run_command.__doc__, about, "anew")
     benchmark = find_benchmark(one_of(s.inputs, "benchmark"))
     loaded = load_items(benchmark, s.tom.file, s.rows, s.tom.limit)
-    runs = [make_run(s, benchmark, way, loaded, ask=not s.dry_run) for way in s.tom.ways]
+    runs = [make_run(s, benchmark, way, loaded) for way in s.tom.ways]
     for place, why in loaded.problems[:10]:
         print(f"cannot be used: {place}: {why}", file=sys.stderr)
     if s.dry_run:

@@ -160,10 +160,8 @@ class ModelPolicy(Policy):
     ) -> list[Completion]:
         "Complete each row, here and now; rows with a seed of their own draw from it"
         from humanlm.models.generation import generate
-        from humanlm.models.prompts import thought_tags
 
         s, seeds = sampling or Sampling(), [row.get("seed") for row in rows]
-        end = thought_tags(self.tokenizer)[1]
         return generate(
             self.model,
             self.tokenizer,
@@ -176,7 +174,6 @@ class ModelPolicy(Policy):
             s.seed if None in seeds else seeds,
             prefixes=prefixes,
             no_repeat_ngram=s.no_repeat_ngram,
-            visible_after=[end * bool(r["thinking"]) for r in rows],
         )
 
     def spelt(self, rows: Iterable[dict]) -> list[dict]:

@@ -53,8 +53,9 @@ def test_a_published_story_is_a_list_of_sentences_and_is_learnt_as_a_text(tmp_pa
     assert same(pairs, PAIRS)
     scores = score_table(examine(parser("symbolic"), known_stories(tmp_path)))
     assert fmean(scores["memory"]["story"]) == fmean(scores["f1"]["story"]) == 1.0
-    rows = run_sync(evaluate_folders(tmp_path, tmp_path)).rows
-    assert {(row["method"], row["overall_score"]) for row in rows} == {("exact", 1.0)}
+    ratings = run_sync(evaluate_folders(tmp_path, tmp_path))
+    assert {row.shown["method"] for row in ratings} == {"exact"}
+    assert {row.values["overall"]["record"] for row in ratings} == {1.0}
 
 
 @pytest.mark.parametrize("family", ["tomi", "hitom"])
