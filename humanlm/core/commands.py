@@ -52,7 +52,7 @@ COMMANDS = {
         "how human? texts of simulated users beside those of people",
     ),
     "eval tom": Command(
-        "humanlm.tom.command:run_command", "a Theory-of-Mind question set: eval tom hitom", _AGAIN
+        "humanlm.tom.runs:run_command", "a Theory-of-Mind question set: eval tom hitom", _AGAIN
     ),
     "eval contexts": Command(
         "humanlm.tom.contexts:quality_command", "social contexts beside references", _AGAIN

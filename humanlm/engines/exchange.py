@@ -226,7 +226,7 @@ class LoopPolicy(ModelPolicy):
     async def _one(self, row, sampling, seed):
         if "given" in row:
             return self.given(row)
-        from humanlm.models.sampling import cut_completion
+        from humanlm.models.generation import cut_completion
 
         prompt, loop = self.prompt_ids(row), await self.idle.get()
         how = {

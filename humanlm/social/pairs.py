@@ -29,7 +29,7 @@ from humanlm.core.basics import (
 )
 from .answers import to_context
 from .contexts import Context, read_context
-from .generation import generate
+from .generation import FAMILIES, generate
 from .language import story_text
 from .memories import observation_scores
 from .requests import parse_prompt
@@ -120,8 +120,7 @@ def exact(text: str) -> Context | None:  # None: the text is not in the grammar
 # %% ../../nbs/social/54_pairs.ipynb #fault
 def _fault(pair: ContextPair) -> str:  # empty: none
     "Say what keeps a pair from being a model to follow"
-    faults = [str(fault) for fault in violations(pair.context) if fault.severity == "error"]
-    if faults:
+    if faults := violations(pair.context):
         return f"not valid: {faults[0]}"
     reference = exact(pair.text)
     f1 = observation_scores(pair.context, reference).f1 if reference else 1.0
@@ -194,18 +193,15 @@ class ParserData(NamedTuple):
 class ParserConfig:
     "What a parser learns from, how it is asked, and how it is tested"
 
-    source: str = "stories"
-    """stories = fresh ones, with contexts by the simulator; else a folder of result files."""
-    kind: str = "tomi"
-    """Family of fresh stories: tomi or hitom."""
+    source: str = "tomi"
+    """Fresh stories of a family, tomi or hitom, with contexts by the simulator; or a folder of
+    result files."""
     stories: int = 3000
     """Fresh stories to make, held-out ones included."""
     style: str = "bare"
     """Style of the prompt. bare: the story alone, for a model that has learnt what is wanted."""
     held_out: float = 0.1
     """Share of the stories that is held out."""
-    tested: int = 200
-    """Held-out stories that an evaluation asks for, at most."""
     out: str = "runs/parser-data"
     """Folder that the command `data` writes."""
     names: list[str] = field(default_factory=lambda: ["symbolic"])
@@ -220,8 +216,8 @@ class ParserConfig:
 # %% ../../nbs/social/54_pairs.ipynb #make_sets
 def make_sets(c: ParserConfig, seed: int = 0) -> ParserData:
     "Collect pairs, take out what is not worth learning, and split the others by story"
-    if c.source == "stories":
-        pairs, others = list(fresh_pairs(c.kind, c.stories, seed)), []
+    if c.source in FAMILIES:
+        pairs, others = list(fresh_pairs(c.source, c.stories, seed)), []
     else:
         pairs, others = read_pairs(c.source)
     for pair in pairs:

@@ -46,7 +46,7 @@ from ..social.parsing import Parser, parsers
 from ..social.parsing import parser as make_parser
 from ..social.quality import evaluate_folders
 from ..social.requests import parse_prompt
-from ..social.violations import count_violations, violations
+from ..social.violations import violations
 from .protocol import Benchmark
 from .questions import QuestionSet, read_text
 from .sets import find_benchmark
@@ -156,9 +156,8 @@ def _contexts_of_set(benchmark: Benchmark, s: Settings) -> int:
         if context := parses[text].context:
             path = folder / "files" / f"{folder_name(item.id)}.json"
             _write_context(path, context, text, item.question, **marked)
-    faults = [violations(parse.context) for parse in parses.values() if parse.context]
-    counts = count_violations([fault for each in faults for fault in each])
-    print(f"{len(faults):,} of {len(texts):,} texts parsed, {counts}: {folder}")
+    faults = [len(violations(parse.context)) for parse in parses.values() if parse.context]
+    print(f"{len(faults):,} of {len(texts):,} texts parsed, {sum(faults):,} faults: {folder}")
     refused = Counter(shorten(parse.reason, 100) for parse in parses.values() if not parse.context)
     for why, n in refused.most_common(10):
         print(f"refused {n:,}: {why}")
@@ -174,8 +173,8 @@ def _context_of_text(path: Path, s: Settings) -> int:
     parse = run_sync(s.parser.find_parser(s.tom.out)(text))
     if parse.context is None:
         raise DataError(f"{path}: {parse.reason}")
-    counts = f"{path}: {count_violations(violations(parse.context))}"
-    print("\n".join([counts, *parse.notes]), file=sys.stderr)
+    count = f"{path}: {len(violations(parse.context))} faults"
+    print("\n".join([count, *parse.notes]), file=sys.stderr)
     print(to_json(parse.context.to_published(), indent=1))
     return 0
 

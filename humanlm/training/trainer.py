@@ -29,10 +29,8 @@ from trl.trainer.utils import split_tensor_dict
 from ..core.basics import HumanLMError, run_sync
 from ..core.runs import process_count
 from ..core.trajectory import Completion, Trajectory, save_trajectories
-from ..models.generation import Prefixes
-from ..models.logps import token_logps
-from ..models.packing import can_pack
-from ..models.sampling import cut_completion
+from ..models.generation import Prefixes, cut_completion
+from ..models.logps import can_pack, token_logps
 from .checkpoints import progress_kept
 from .method import Batch, Method
 from .options import TrainerError

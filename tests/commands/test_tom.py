@@ -550,7 +550,7 @@ def test_stories_are_generated_run_and_parsed(tmp_path, capsys):
         assert (
             main(["data", "contexts", family, f"--tom.file={file}", f"--tom.out={tmp_path}"]) == 0
         )
-        assert "6 of 6 texts parsed, 0 errors, 0 warnings" in capsys.readouterr().out
+        assert "6 of 6 texts parsed, 0 faults" in capsys.readouterr().out
         made, own_ = (
             json.loads(next(folder.glob("*.json")).read_text())
             for folder in (tmp_path / f"{family}-contexts-symbolic/files", out / "contexts")
