@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from .ledger import FREE, Ledger, counted, price, price_advice, reserve, worst_cost
-from .limits import Breaker, Limits, PerLoop, in_turn, side_by_side
+from .limits import Breaker, Limits, PerLoop, in_turn
 from .protocol import ChatReply, ChatRequest, LLMError, Usage, read_reply
 from ..core.basics import near_miss, shorten
 
@@ -188,12 +188,9 @@ def _join(replies):
 async def _several(client: Client, request, name, check):
     "Ask once for each answer, side by side"
     seeds = [None if request.seed is None else request.seed + i for i in range(request.n)]
-    async with side_by_side() as group:
-        tasks = [
-            group.create_task(_answer(client, replace(request, n=1, seed=seed), name, check))
-            for seed in seeds
-        ]
-    return _join([task.result() for task in tasks])
+    singles = [replace(request, n=1, seed=seed) for seed in seeds]
+    replies = await in_turn(lambda one: _answer(client, one, name, check), singles, request.n)
+    return _join(replies)
 
 # %% ../../nbs/clients/05_client.ipynb #_answer
 async def _answer(client: Client, request, name, check):

@@ -122,7 +122,6 @@ class Usage:
     tokens_out: int = 0  # tokens written
     cost: float | None = None  # US dollars; None = unknown
     saved: float | None = 0.0  # US dollars that the hits would have cost
-    tokens_saved: int = 0  # tokens that the hits would have read and written
 
     def __bool__(self) -> bool:
         return bool(self.calls or self.hits)
@@ -137,14 +136,7 @@ class Usage:
 
     def as_hit(self) -> "Usage":
         "Turn what an answer cost into what the cache saved by having it"
-        return Usage(
-            hits=1, cost=0.0, saved=self.cost, tokens_saved=self.tokens_in + self.tokens_out
-        )
-
-    @property
-    def cold(self) -> float | None:
-        "US dollars that the same answers cost without a cache; None = unknown"
-        return _sum(self.cost, self.saved)
+        return Usage(hits=1, cost=0.0, saved=self.cost)
 
 # %% ../../nbs/clients/02_protocol.ipynb #_sum
 def _sum(a, b):

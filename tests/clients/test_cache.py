@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from humanlm.clients.cache import DiskCache, cache_size, request_key
+from humanlm.clients.cache import DiskCache, request_key
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.limits import Limits
 from humanlm.clients.names import client
@@ -170,7 +170,7 @@ def test_many_processes_may_make_the_file_at_once(tmp_path):
     for p in many:
         hits(p)
     assert set(calls(tmp_path)) == {f"question {i}" for i in range(10)}
-    assert cache_size(DiskCache(tmp_path)) == 10
+    assert len(DiskCache(tmp_path)) == 10
 
 
 # ---- files

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from clock import until
 
-from humanlm.clients.cache import DiskCache, cache_size
+from humanlm.clients.cache import DiskCache
 from humanlm.clients.client import chat_all
 from humanlm.clients.ledger import Ledger, prices
 from humanlm.clients.limits import Limits
@@ -513,7 +513,7 @@ def test_a_failure_inside_a_200_is_one(make, server, tmp_path, body, kind):
         assert again and c.ledger.total.calls == 1  # the failure is not on the bill
     except LLMError as e:
         assert (e.kind, e.attempts) == (kind, 1) and "again" not in KINDS[kind]
-        assert c.ledger.total.calls == 0 and cache_size(c.cache) == 0
+        assert c.ledger.total.calls == 0 and len(c.cache) == 0
 
 
 # ---- prices of one's own

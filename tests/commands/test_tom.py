@@ -16,6 +16,7 @@ import warm
 from server import run_under_kills, serving
 
 import humanlm.clients.names
+import humanlm.models.settings
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.names import scripts
 from humanlm.clients.protocol import LLMError
@@ -290,7 +291,8 @@ def test_one_failing_question_stays_alone_and_is_asked_again(own, tmp_path, caps
         )
 
     monkeypatch.setitem(humanlm.clients.names.scripts, "fickle", fails_at_times)
-    words = ("hitom", f"--tom.file={own}", "--model.name=scripted/fickle", "--model.attempts=1")
+    monkeypatch.setattr(humanlm.models.settings, "ATTEMPTS", 1)
+    words = ("hitom", f"--tom.file={own}", "--model.name=scripted/fickle")
     code = run(*words, out=tmp_path)
     folder = tmp_path / "hitom-vanilla-scripted_fickle"
     outcomes = read_outcomes(folder / "answers.jsonl")
@@ -474,10 +476,11 @@ def test_a_run_is_tried_on_its_first_questions(own, tmp_path):
     assert len(read_outcomes(tmp_path / "tried/answers.jsonl")) == 3
 
 
-def test_answers_that_are_hostile_stay_text(own, tmp_path):
+def test_answers_that_are_hostile_stay_text(own, tmp_path, monkeypatch):
+    monkeypatch.setattr(humanlm.models.settings, "ATTEMPTS", 1)
     nasty = "</td>|<script>alert(1)</script>|\n# A heading"
     humanlm.clients.names.scripts["hostile"] = lambda r: LLMError("malformed", nasty)
-    words = (f"--tom.file={own}", "--model.name=scripted/hostile", "--model.attempts=1")
+    words = (f"--tom.file={own}", "--model.name=scripted/hostile")
     assert run("hitom", *words, out=tmp_path) == 1
     text = (tmp_path / "hitom-vanilla-scripted_hostile/report.md").read_text()
     assert "alert(1)" in text and "<script>" not in text and "\n# A heading" not in text

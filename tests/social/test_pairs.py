@@ -7,9 +7,9 @@ from statistics import fmean
 
 import pytest
 
-from humanlm.core.basics import run_sync, write_jsonl
+from humanlm.core.basics import run_sync
 from humanlm.evaluation.measured import score_table
-from humanlm.social.generation import generate, hitom_rows, write_tomi
+from humanlm.social.generation import FAMILIES, write_stories
 from humanlm.social.pairs import (
     _split_pairs,
     fresh_pairs,
@@ -60,14 +60,8 @@ def test_a_published_story_is_a_list_of_sentences_and_is_learnt_as_a_text(tmp_pa
 
 @pytest.mark.parametrize("family", ["tomi", "hitom"])
 def test_a_model_learns_from_texts_as_its_benchmark_gives_them(family, tmp_path):
-    tales, path = (
-        list(generate(family, 6, 3)),
-        tmp_path / {"tomi": "tomi.txt", "hitom": "hitom.jsonl"}[family],
-    )
-    if family == "tomi":
-        write_tomi(path, tales)
-    else:
-        write_jsonl(path, (row for n, tale in enumerate(tales) for row in hitom_rows(tale, n)))
+    path = tmp_path / FAMILIES[family]
+    write_stories(family, 6, 3, path)
     exam = benchmarks[family]
     asked = dict.fromkeys(item.source for item in exam.load(path).items)
     assert list(asked) == [pair.text for pair in fresh_pairs(family, 6, seed=3)]

@@ -85,9 +85,8 @@ def test_a_model_rates_every_record_and_answers_are_paid_once(folders, capsys, m
         )
 
     monkeypatch.setitem(scripts, "judging", judge)
-    command = words(
-        folders, "--judge.model=scripted/judging", "--judge.attempts=1", "--quality.task=tomi"
-    )
+    monkeypatch.setattr("humanlm.models.settings.ATTEMPTS", 1)
+    command = words(folders, "--judge.model=scripted/judging", "--quality.task=tomi")
     broken.append(1)
     assert main(command) == 1 and len(asked) == 3
     assert (
