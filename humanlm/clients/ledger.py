@@ -111,7 +111,7 @@ def _charges(path: Path, account: str) -> Iterator[tuple[str, str, Usage]]:  # c
 
 # %% ../../nbs/clients/03_ledger.ipynb #Ledger
 class Ledger:
-    "Spending per (caller, model), within a budget"
+    "Spending per (caller, model), within a budget; ledgers add"
 
     def __init__(
         self,
@@ -193,6 +193,9 @@ class Ledger:
     def reserved(self) -> float:
         "US dollars set aside for calls under way"
         return sum(self._open.values())
+
+    def __add__(self, other: "Ledger") -> "Ledger":
+        return Ledger.from_dict([*self.to_dict(), *other.to_dict()])
 
     def to_dict(self) -> list[dict]:
         "Give one row per caller and model"

@@ -58,7 +58,7 @@ COMMANDS = {
         "humanlm.tom.contexts:quality_command", "social contexts beside references", _AGAIN
     ),
     "eval parsers": Command(
-        "humanlm.parsers:evaluate_main", "parsers of social contexts beside the simulator"
+        "humanlm.social.recipe:evaluate_main", "parsers of social contexts beside the simulator"
     ),
     "eval gyms": Command(
         "humanlm.serving.gym_evaluation:evaluate_command", "players, gym by gym", _AGAIN
@@ -88,7 +88,7 @@ COMMANDS = {
         "humanlm.tom.contexts:contexts_command", "social contexts of texts", _AGAIN
     ),
     "data parser": Command(
-        "humanlm.parsers:data_main", "training sets of stories and contexts, for parsers"
+        "humanlm.social.recipe:data_main", "training sets of stories and contexts, for parsers"
     ),
     "data lessons": Command(
         "humanlm.serving.gym_lessons:lessons_command", "episodes of experts, for a cold start"

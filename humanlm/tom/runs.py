@@ -394,7 +394,7 @@ def _make_run(
     run = _TomRun(settings, benchmark, way, loaded, Path(tom.out), Ledger(budget=model.budget))
     if run.rule and way.way not in ("vanilla", "context"):
         raise ConfigError(
-            f"model.name {run.rule} is a rule and asks nobody, so tom.mode {way.name} means nothing. "
+            f"model.name {run.rule} is a rule and asks nobody: tom.mode {way.name} means nothing. "
             "Take vanilla or context."
         )
     writer = [parsing.name] if run.parses and parsing.name != model.name else []

@@ -15,8 +15,8 @@ from humanlm.core.commands import main
 from humanlm.core.commands import main as tom
 from humanlm.core.runs import read_record
 from humanlm.social.generation import generate
-from humanlm.social.pairs import fresh_pairs, read_pairs
 from humanlm.social.parsing import parser
+from humanlm.social.recipe import fresh_pairs, read_pairs
 from humanlm.social.requests import parse_prompt
 
 PAIRS = list(fresh_pairs("tomi", 60, seed=7))

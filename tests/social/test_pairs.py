@@ -10,14 +10,15 @@ import pytest
 from humanlm.core.basics import run_sync
 from humanlm.evaluation.measured import score_table
 from humanlm.social.generation import FAMILIES, write_stories
-from humanlm.social.pairs import (
+from humanlm.social.parsing import parser
+from humanlm.social.quality import evaluate_folders
+from humanlm.social.recipe import (
+    _known_stories,
     _split_pairs,
+    examine,
     fresh_pairs,
     read_pairs,
 )
-from humanlm.social.parsing import parser
-from humanlm.social.quality import evaluate_folders
-from humanlm.social.recipe import examine, known_stories
 from humanlm.social.world import read_story
 from humanlm.tom.sets import benchmarks
 
@@ -51,7 +52,7 @@ def test_a_published_story_is_a_list_of_sentences_and_is_learnt_as_a_text(tmp_pa
         (tmp_path / f"{i:02}.json").write_text(json.dumps(row, indent=2))
     pairs, _ = read_pairs(tmp_path)
     assert same(pairs, PAIRS)
-    scores = score_table(examine(parser("symbolic"), known_stories(tmp_path)))
+    scores = score_table(examine(parser("symbolic"), _known_stories(tmp_path)))
     assert fmean(scores["memory"]["story"]) == fmean(scores["f1"]["story"]) == 1.0
     ratings = run_sync(evaluate_folders(tmp_path, tmp_path))
     assert {row.shown["method"] for row in ratings} == {"exact"}
