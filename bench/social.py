@@ -132,7 +132,8 @@ def compared(tale):
     asked = [(read_question(a.text), a.answer) for a in tale.questions]
     return (
         [
-            world.where(thing) == replay.spot[thing] and world.first(thing) == replay.begin[thing]
+            world.where(thing) == replay.spot[thing]
+            and world.start.get(thing) == replay.begin[thing]
             for thing in world.log
         ],
         [world.belief(*key) == place for key, place in replay.held.items()],

@@ -92,7 +92,7 @@ class _ReplyFile:
 
     def add(self, key: str, model: str, reply: ChatReply):
         "Store a reply without the keys of this machine, in place of an older one"
-        stored = replace(reply, model=model, cached=True, attempts=1, latency=0.0, parsed=None)
+        stored = replace(reply, model=model, cached=True, parsed=None)
         text = without_keys(json.dumps(msgspec.to_builtins(stored), ensure_ascii=False))
         self.run(
             "INSERT OR REPLACE INTO answers VALUES (?, ?)", key, text.encode("utf-8", "replace")

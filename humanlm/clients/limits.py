@@ -7,7 +7,6 @@ __all__ = ['PerLoop', 'in_turn', 'Limits', 'Breaker']
 
 # %% ../../nbs/clients/04_limits.ipynb #exported-imports
 import asyncio
-import contextlib
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -33,38 +32,30 @@ class PerLoop:
         return self.made[loop]
 
 # %% ../../nbs/clients/04_limits.ipynb #side_by_side
-@contextlib.asynccontextmanager
-async def _side_by_side():
-    "A task group: none of its tasks outlives the others"
-    try:
-        async with asyncio.TaskGroup() as group:
-            yield group
-    except BaseExceptionGroup as failures:
-        ours, others = failures.split(HumanLMError)
-        if others or not ours:
-            raise
-        error = ours.exceptions[0]
-    else:
-        return
-    raise error
-
-
 async def in_turn(
     work: Callable[[Any], Awaitable[Any]],  # what is done with each item
     items: Iterable,  # taken as they are needed
     workers: int = 16,  # items under way at once
 ) -> list:  # in the order of the items
-    "Work through items, several at a time"
+    "Work through items, several at a time; the first error of ours stops them all"
     queue, results = enumerate(items), {}
 
     async def worker():
         for place, item in queue:
             results[place] = await work(item)
 
-    async with _side_by_side() as group:
-        for _ in range(workers):
-            group.create_task(worker())
-    return [results[place] for place in range(len(results))]
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(workers):
+                group.create_task(worker())
+    except BaseExceptionGroup as failures:
+        ours, others = failures.split(HumanLMError)
+        if others or not ours:
+            raise
+        error = ours.exceptions[0]
+    else:
+        return [results[place] for place in range(len(results))]
+    raise error
 
 # %% ../../nbs/clients/04_limits.ipynb #Limits
 @dataclass(frozen=True)

@@ -220,7 +220,6 @@ class _RowRequest(NamedTuple):
     draws: Any  # [B, T] uniform in [0, 1)
     options: tuple[float, int, float]  # temperature, top_k, top_p
     no_repeat_ngram: int
-    batch_size: int
 
     def some(self, rows: list[int]) -> "_RowRequest":
         "Give the request of some rows"
@@ -272,21 +271,6 @@ def _write(model, tokenizer, request, prefixes=None):
     return [(ids[:n], each[:n]) for ids, each, n in zip(*columns)]
 
 # %% ../../nbs/models/06_generation.ipynb #_each
-def _each(value, n, what):
-    "Spread one setting over `n` rows, or take one per row"
-    if isinstance(value, int):
-        value = [value] * n
-    elif isinstance(value, str):
-        value = [(value,)] * n
-    elif all(isinstance(v, str) for v in value):
-        value = [tuple(value)] * n
-    if len(value) == n:
-        return [v if isinstance(v, int) else tuple(v) for v in value]
-    raise ModelError(
-        f"{what} has {len(value)} entries for {n} prompts: give one for all, or one per prompt."
-    )
-
-
 def _check_request(model, prompts, caps):
     room = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 30
     for i, (prompt, cap) in enumerate(zip(prompts, caps)):
@@ -363,8 +347,9 @@ def generate(
 ]:  # in the order of the prompts; logps at this temperature, before top-k, top-p and the ban
     "Write one completion per prompt"
     n, ends = len(prompt_ids), end_ids(tokenizer, model)
-    caps: Any = _each(max_tokens, n, "max_tokens")
-    stops: Any = _each(stop, n, "stop")
+    caps = [max_tokens] * n if isinstance(max_tokens, int) else list(max_tokens)
+    stops: Any = [stop] * n if all(isinstance(s, str) for s in stop) else stop
+    stops = list(map(tuple, stops))
     _check_request(model, prompt_ids, caps)
     request = _RowRequest(
         prompt_ids,
@@ -373,11 +358,10 @@ def generate(
         _draws(caps, seed),
         (temperature, top_k, top_p),
         no_repeat_ngram,
-        batch_size or (128 if model.device.type == "cpu" else 512),
     )
-    done = {}
+    size, done = batch_size or (128 if model.device.type == "cpu" else 512), {}
     with _asking(model):
-        for rows in _batches(prompt_ids, caps, request.batch_size):
+        for rows in _batches(prompt_ids, caps, size):
             done |= zip(rows, _write(model, tokenizer, request.some(rows), prefixes))
     return [
         cut_completion(tokenizer, done[i][0], stops[i], caps[i], ends, prompt_ids[i], done[i][1])

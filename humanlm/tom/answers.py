@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['HOW', 'Way', 'REMEMBER', 'AGENT', 'VIEWS', 'AGENTS', 'ROUNDS', 'DEBATE', 'SETTLE', 'ways', 'named_ways', 'SOLVERS',
-           'AnswerConfig', 'SolverAnswer', 'Asker', 'NamedWay', 'solve', 'chance']
+           'AnswerConfig', 'Asker', 'NamedWay', 'solve', 'chance']
 
 # %% ../../nbs/tom/09_answers.ipynb #exported-imports
 import asyncio
@@ -49,14 +49,14 @@ _FIELDS = {
 }
 
 
-class SolverAnswer(NamedTuple):
+class _SolverAnswer(NamedTuple):
     "What a way of answering came to"
 
     answer: str
     reasoning: str = ""
     notes: tuple[str, ...] = ()  # what went differently
 
-    def noted(self, note: str) -> "SolverAnswer":
+    def noted(self, note: str) -> "_SolverAnswer":
         return self._replace(notes=(*self.notes, note))
 
 
@@ -76,15 +76,15 @@ class Asker:
         prompt: str,
         system: str = "",
         **settings,  # fields of `ChatRequest`
-    ) -> SolverAnswer:
+    ) -> _SolverAnswer:
         "Ask, and take the answer out of the reply; `LLMError` if there is none"
         try:
             reply = await self.client(self.request(prompt, system, **settings))
-            return SolverAnswer(reply.parsed["answer"], reply.parsed.get("reasoning", ""))
+            return _SolverAnswer(reply.parsed["answer"], reply.parsed.get("reasoning", ""))
         except LLMError as e:
             if e.kind != "bad answer" or not e.raw:
                 raise
-            return SolverAnswer(
+            return _SolverAnswer(
                 self.benchmark.final(item, e.raw), e.raw, ("no JSON: read as text",)
             )
 
@@ -107,7 +107,7 @@ class Asker:
         return Extra(_sentences(context) if self.prose else context.to_text())
 
 
-Way = Callable[[Asker, BenchmarkItem, Context | None], Awaitable[SolverAnswer]]
+Way = Callable[[Asker, BenchmarkItem, Context | None], Awaitable[_SolverAnswer]]
 
 # %% ../../nbs/tom/09_answers.ipynb #7574ad07
 def _sentences(context: Context) -> str:
@@ -123,23 +123,20 @@ def _sentences(context: Context) -> str:
 
 async def _vanilla(
     asker: Asker, item: BenchmarkItem, context: Context | None = None
-) -> SolverAnswer:
+) -> _SolverAnswer:
     "Ask with the text alone"
     return await asker(item, asker.benchmark.prompt(item))
 
 
-async def _with_context(asker: Asker, item: BenchmarkItem, context: Context | None) -> SolverAnswer:
-    "Ask with the text and its social context; without one, with the text alone"
-    if context is None:
-        return (await _vanilla(asker, item)).noted("no context: asked with the text alone")
-    return await asker(item, asker.benchmark.prompt(item, asker.shown(context)))
-
-
-async def _pure_context(asker: Asker, item: BenchmarkItem, context: Context | None) -> SolverAnswer:
-    "Ask with the social context alone; `DataError` if there is none"
-    if context is None:
+async def _with_context(
+    asker: Asker, item: BenchmarkItem, context: Context | None, pure: bool = False
+) -> _SolverAnswer:
+    "Ask with the social context, and with the text unless `pure`; without one, the text alone"
+    if context is not None:
+        return await asker(item, asker.benchmark.prompt(item, asker.shown(context), pure))
+    if pure:
         raise DataError("there is no context to answer from.")
-    return await asker(item, asker.benchmark.prompt(item, asker.shown(context), pure=True))
+    return (await _vanilla(asker, item)).noted("no context: asked with the text alone")
 
 # %% ../../nbs/tom/09_answers.ipynb #simulation
 REMEMBER = """What you remember, in order:
@@ -159,7 +156,7 @@ VIEWS = (
 )
 
 
-async def _or(call: Awaitable[SolverAnswer], otherwise: SolverAnswer) -> SolverAnswer:
+async def _or(call: Awaitable[_SolverAnswer], otherwise: _SolverAnswer) -> _SolverAnswer:
     "Wait for an answer; another one if the model fails"
     try:
         return await call
@@ -176,7 +173,7 @@ async def _ask_person(
     name: str,  # of whoever is asked
     question: str,
     before: str = "",  # of their memory
-) -> SolverAnswer:
+) -> _SolverAnswer:
     "Ask somebody from their memory"
     prompt = fill(
         REMEMBER,
@@ -190,7 +187,7 @@ async def _ask_person(
 
 async def _simulate_chain(
     asker: Asker, item: BenchmarkItem, context: Context, last: bool = False
-) -> SolverAnswer:
+) -> _SolverAnswer:
     "Ask the first of a chain of thoughts, or the last in the second person"
     query, question = read_question(item.question), item.question
     chain = query.chain if isinstance(query, PlaceQuestion) else ()
@@ -206,14 +203,14 @@ async def _simulate_chain(
 
 async def _simulate_council(
     asker: Asker, item: BenchmarkItem, context: Context, reference: bool = True
-) -> SolverAnswer:
+) -> _SolverAnswer:
     "Ask everybody, then the model with all their views"
     text = f"{asker.benchmark.label}, for reference:\n{fenced(item.source)}\n\n"
     people = [
         _ask_person(asker, item, context, name, item.question, text if reference else "")
         for name in context.agents
     ]
-    replies = await asyncio.gather(*(_or(person, SolverAnswer("")) for person in people))
+    replies = await asyncio.gather(*(_or(person, _SolverAnswer("")) for person in people))
     views = [
         f"{name}: {reply.answer}" + (f" ({reply.reasoning})" if reply.reasoning else "")
         for name, reply in zip(context.agents, replies)
@@ -225,7 +222,7 @@ async def _simulate_council(
     return reply._replace(notes=(*reply.notes, *(note for r in replies for note in r.notes)))
 
 
-_simulations: dict[str, Callable[[Asker, BenchmarkItem, Context], Awaitable[SolverAnswer]]] = {
+_simulations: dict[str, Callable[[Asker, BenchmarkItem, Context], Awaitable[_SolverAnswer]]] = {
     "memory": partial(_simulate_chain, last=True),
     "chain": _simulate_chain,
     "council": _simulate_council,
@@ -233,7 +230,7 @@ _simulations: dict[str, Callable[[Asker, BenchmarkItem, Context], Awaitable[Solv
 }
 
 
-async def _simulation(asker: Asker, item: BenchmarkItem, context: Context | None) -> SolverAnswer:
+async def _simulation(asker: Asker, item: BenchmarkItem, context: Context | None) -> _SolverAnswer:
     "Ask the people of the text, in the way that suits the benchmark"
     if context is None:
         return (await _vanilla(asker, item)).noted("simulation fell back to vanilla: no context")
@@ -242,7 +239,7 @@ async def _simulation(asker: Asker, item: BenchmarkItem, context: Context | None
 # %% ../../nbs/tom/09_answers.ipynb #few_shot
 async def _few_shot(
     asker: Asker, item: BenchmarkItem, context: Context | None = None
-) -> SolverAnswer:
+) -> _SolverAnswer:
     "Ask with worked examples and no context"
     extra = Extra(worked_example(asker.benchmark.task), "Worked examples, about other people")
     return await asker(item, asker.benchmark.prompt(item, extra))
@@ -266,7 +263,7 @@ This was discussed. The final positions are:
 Say which answer the better reasons support."""
 
 
-def _positions(replies: Mapping[str, SolverAnswer]) -> str:
+def _positions(replies: Mapping[str, _SolverAnswer]) -> str:
     "Write who answers what, and why"
     return fenced(
         "\n\n".join(f"{name}: {r.answer}\nReasons: {r.reasoning}" for name, r in replies.items())
@@ -275,10 +272,10 @@ def _positions(replies: Mapping[str, SolverAnswer]) -> str:
 
 async def _debate(
     asker: Asker, item: BenchmarkItem, context: Context | None = None
-) -> SolverAnswer:
+) -> _SolverAnswer:
     "Let copies of the model argue, then settle; a copy that fails keeps its last answer"
     prompt = asker.benchmark.prompt(item)
-    replies = {f"Person {i}": SolverAnswer("") for i in range(1, AGENTS + 1)}
+    replies = {f"Person {i}": _SolverAnswer("") for i in range(1, AGENTS + 1)}
     for n in range(ROUNDS + 1):
         calls = []
         for i, (name, reply) in enumerate(replies.items()):
@@ -295,7 +292,7 @@ async def _debate(
 ways: dict[str, Way] = {
     "vanilla": _vanilla,
     "context": _with_context,
-    "pure_context": _pure_context,
+    "pure_context": partial(_with_context, pure=True),
     "simulation": _simulation,
     "few_shot": _few_shot,
     "debate": _debate,

@@ -254,8 +254,7 @@ class Fantom(Benchmark):
     label = "Conversation"
     simulation = "council"
     rules = ("correct", "official", "published")
-    options = {"split": "all", "similarity": "words"}
-    allowed = {"split": ("all", "published")}
+    options = {"split": ("all", "published"), "similarity": "words"}
     wishes = {
         "fact": "Answer in one short sentence.",
         "free": "Answer in one sentence, with the person's name.",

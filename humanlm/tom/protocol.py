@@ -189,8 +189,7 @@ class Benchmark:
     task = ""  # which hints a parser of social contexts gets
     file = ""  # where it usually lies below the data folder
     evaluation_only = False  # its authors ask not to train on it
-    options: Mapping[str, Any] = {}  # what `load` takes, with defaults
-    allowed: Mapping[str, Sequence[str]] = {}  # the values that an option may have
+    options: Mapping[str, Any] = {}  # what `load` takes: a default, or all values, default first
     label = "Story"  # what the source text is called
     advice = ""  # what to bear in mind, for prompts
     wish = "Answer with the letter of one option."
@@ -210,9 +209,10 @@ class Benchmark:
         "Return all options of `load`; `ConfigError` names the near misses"
         for name, value in options.items():
             check_name(name, self.options, f"option of {self.name}", ConfigError)
-            if name in self.allowed:
-                check_name(value, self.allowed[name], f"value of {name}", ConfigError)
-        return {**self.options, **options}
+            if isinstance(self.options[name], tuple):
+                check_name(value, self.options[name], f"value of {name}", ConfigError)
+        usual = {n: v[0] if isinstance(v, tuple) else v for n, v in self.options.items()}
+        return usual | options
 
     def load(self, path: str | Path, **options: Any) -> QuestionSet:
         "Read the questions of a file; `DataError` if there is none"

@@ -443,7 +443,7 @@ def _run_and_show(run: _TomRun) -> float:
         f"report: {run.folder / 'report.md'}\n",
     ]
     print(aligned("\n\n".join(filter(None, parts))), flush=True)
-    if all(o.failed or o.status == "abstained" for o in outcomes):
+    if _is_silent(outcomes):
         print(f"error: {run.folder} has no answer to any question", file=sys.stderr)
         return 1.0
     return sum(bool(o.failed) for o in outcomes) / len(outcomes)

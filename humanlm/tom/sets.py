@@ -197,8 +197,7 @@ class _HiToM(Benchmark):
     simulation = "chain"
     file = "hi_tom/hi_tom.jsonl"
     rules = ("correct", "published")
-    options = {"prompting": "CoTP", "split": "all"}
-    allowed = {"prompting": ("CoTP", "VP", "both"), "split": ("all", "published")}
+    options = {"prompting": ("CoTP", "VP", "both"), "split": ("all", "published")}
     breakdowns = (
         ("order",),
         ("deception",),

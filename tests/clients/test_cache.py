@@ -23,9 +23,7 @@ from humanlm.clients.providers import OpenAIClient
 from humanlm.core.basics import HumanLMError, run_sync
 
 SECRET = "sk-cache-0123456789abcdef"
-ANSWER = ChatReply(
-    "yes", Usage(1, 0, 20, 3, 0.001), texts=("yes", "no"), notes=("seed ignored",), finish="length"
-)
+ANSWER = ChatReply("yes", Usage(1, 0, 20, 3, 0.001), texts=("yes", "no"), finish="length")
 
 # a program that asks through a cache and writes a line to calls.txt for each call it makes
 PROGRAM = """

@@ -128,7 +128,10 @@ def kinds_in(name):
     "The lines of a public file, each with the types of its questions"
     b = benchmarks[name]
     found = [
-        (line, {item.kind for item in b.items({"index": str(n), **json.loads(line)}, **b.options)})
+        (
+            line,
+            {item.kind for item in b.items({"index": str(n), **json.loads(line)}, **b.checked({}))},
+        )
         for n, line in enumerate((DATA / b.file).read_text().splitlines())
     ]
     assert set().union(*(kinds for _, kinds in found)) == {
@@ -444,7 +447,7 @@ def test_every_way_answers_every_benchmark(name, mode, tmp_path):
         "confaide": {"tier": "4", "head": "gift, June 3rd", "text": "Ira: gift on June 3rd.<END>"},
     }
     b = benchmarks[name]
-    item = next(iter(b.items({"index": "1", **rows[name]}, **b.options)))
+    item = next(iter(b.items({"index": "1", **rows[name]}, **b.checked({}))))
     context = to_context(next(generate("tomi", 1)).story)
     model = ScriptedClient(
         lambda r: said("B") if "answer" in r.schema["properties"] else "no record"
