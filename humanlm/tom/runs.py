@@ -288,12 +288,11 @@ class _TomRun:
     @property
     def parses(self) -> bool:
         "Whether answers use social contexts; for others no text is parsed"
-        if self.rule:
-            return self.rule == "memory" and self.way.way == "context"
-        return self.way.way in ("context", "pure_context", "simulation")
+        uses = self.way.way in ("context", "pure_context", "simulation")
+        return self.rule == "memory" if self.rule else uses
 
     def respondent(self) -> Respondent:
-        "Make what answers"
+        "Make what answers; `LLMError` says what is missing, such as a key"
         s, asker = self.settings, None
         parser = s.parser.find_parser(s.tom.out, self.ledger) if self.parses else None
         if not self.rule:
@@ -317,18 +316,19 @@ class _TomRun:
 
     def once(self) -> tuple[list[ScoredAnswer], Results]:
         "Do a run, or go on with one, and write its report"
+        respondent = self.respondent()
         with alone(self.folder, "--tom.name"):
             open_run(self.folder.parent, self.folder.name, "", self.settings.fresh)
             require_conditions(self.folder, self.conditions, "--tom.name")
             self.ledger.keep(self.folder / CHARGES)
             self.settings.save(self.folder / "config.yaml")
             self.record("started")
-            outcomes = self.answer()
+            outcomes = self.answer(respondent)
             results = self.report(outcomes)
             self.record("started" if any(o.failed for o in outcomes) else "finished")
         return outcomes, results
 
-    def answer(self) -> list[ScoredAnswer]:
+    def answer(self, respondent: Respondent) -> list[ScoredAnswer]:
         "Answer what is not answered yet, or failed; return all answers in order"
         file = self.folder / "answers.jsonl"
         answers = {o.id: o for o in read_outcomes(file) if not o.failed}
@@ -341,7 +341,7 @@ class _TomRun:
 
         try:
             at_once = 2 * self.settings.model.concurrency
-            run_sync(answer_all(self.respondent(), todo, keep, at_once))
+            run_sync(answer_all(respondent, todo, keep, at_once))
         except HumanLMError as e:
             count = f"{len(answers):,} answers are kept in {self.folder}"
             e.add_note(f"{count}; the same command goes on.")
