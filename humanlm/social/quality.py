@@ -145,7 +145,7 @@ async def _rate(
     if judge is None:
         scores = _compare(context, wanted, story if exact else None)
         f1 = 0.0 if math.isnan(scores["f1"]) else scores["f1"]
-        return _row(name, form, f1, "exact" if exact else "words", **scores)
+        return _row(name, form, f1, "exact" if exact else "words", "", **scores)
     prompt = _judge_prompt(context, wanted, text, question, task)
     settings = {"temperature": 0.0, "max_tokens": 1024, "seed": 0} | settings
     try:

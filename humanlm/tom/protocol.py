@@ -205,7 +205,7 @@ class Benchmark:
             if isinstance(self.options[name], tuple):
                 check_name(value, self.options[name], f"value of {name}", ConfigError)
         usual = {n: v[0] if isinstance(v, tuple) else v for n, v in self.options.items()}
-        return usual | options
+        return {**usual, **options}
 
     def load(self, path: str | Path, **options: Any) -> QuestionSet:
         "Read the questions of a file; `DataError` if there is none"

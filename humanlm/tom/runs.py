@@ -230,10 +230,8 @@ def _baseline_outcomes(
     "Answer questions without a model, in every way that applies"
     baselines: dict[str, list[ScoredAnswer]] = {}
     for name in (*SOLVERS, _FAULTY) if benchmark.name in SYMBOLIC else ():
-        options = (
-            {"name": "symbolic", "policy": "as_shipped"} if name == _FAULTY else {"name": name}
-        )
-        answers = [_by_rule(benchmark, item, **options) for item in items]
+        solver, policy = ("symbolic", "as_shipped") if name == _FAULTY else (name, "principled")
+        answers = [_by_rule(benchmark, item, solver, policy=policy) for item in items]
         if not _is_silent(answers) and answers not in baselines.values():
             baselines[name] = answers
     guesses = chance(benchmark, items)
