@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from common import Clock
 
-from humanlm.clients.cache import DiskCache, cache_size, request_key
+from humanlm.clients.cache import DiskCache, request_key
 from humanlm.clients.client import ScriptedClient, chat_all
 from humanlm.clients.protocol import ChatReply, Usage, chat
 
@@ -106,7 +106,7 @@ def measure(n, folder):
     yield "client, cold, short", asyncio.run(by_client(plain, clients))
     yield "client, warm, short", asyncio.run(by_client(plain, clients))
     yield "ask and store, two processes", two_at_once(folder + "/two", n)
-    found = cache_size(DiskCache(folder + "/two"))
+    found = len(DiskCache(folder + "/two"))
     if found != 2 * n:
         raise SystemExit(f"two processes stored {found} of {2 * n} replies")
 

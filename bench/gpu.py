@@ -50,8 +50,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 from humanlm.models.bits import Span, span_logps
 from humanlm.models.checkpoints import LoadedModel, add_adapter
 from humanlm.models.config import ModelConfig, train_tokenizer
-from humanlm.models.logps import token_logps
-from humanlm.models.packing import pack
+from humanlm.models.logps import _pack, token_logps
 from humanlm.training.memory import GiB, Load, Shape, StagePlan, memory
 from humanlm.training.run import keep_memory
 
@@ -214,7 +213,7 @@ def attention(bench, model):
     "Attention of one layer over a packed row by each kernel, beside the same group in rows"
     s, (P, C, G, _) = Shape.of(bench.sizes[model]), bench.shape
     prompts, completions = drawn(bench.sizes[model], bench.shape)
-    packed = pack(prompts[:1] * G, completions[:G])
+    packed = _pack(prompts[:1] * G, completions[:G])
     parts, mask, L = packed.parts.to(DEVICE), packed.mask().to(DEVICE), packed.ids.shape[1]
 
     def sees(b, h, q, k):

@@ -27,7 +27,7 @@ from common import Clock, in_turns, median_ratio, ratio
 from replay import Replay, slow_answer
 
 from humanlm.social.answers import answer, baselines, memory_answer, to_context
-from humanlm.social.generation import TOMI_KINDS, generate, hitom_story, tomi_story
+from humanlm.social.generation import TOMI_KINDS, _hitom_story, _tomi_story, generate
 from humanlm.social.language import parse_sentence, read_question
 from humanlm.social.memories import structural_score
 from humanlm.social.world import read_story
@@ -112,10 +112,10 @@ def agreement(n):
         f"\n{'kind of story':44}{'stories':>8}{'order 0':>14}{'orders 1-4':>16}"
         f"{'memories':>14}{'structure':>12}"
     )
-    kinds = {f"tomi, {kind}": (tomi_story, kind) for kind in TOMI_KINDS}
+    kinds = {f"tomi, {kind}": (_tomi_story, kind) for kind in TOMI_KINDS}
     for tell in (False, True):
         for k in (1, 2, 3):
-            kinds[f"hitom, length {k}, {'talk' if tell else 'no talk'}"] = hitom_story, k, tell
+            kinds[f"hitom, length {k}, {'talk' if tell else 'no talk'}"] = _hitom_story, k, tell
     for name, (make, *kind) in kinds.items():
         columns = [Counter() for _ in range(4)]
         for i in range(n):
@@ -132,7 +132,8 @@ def compared(tale):
     asked = [(read_question(a.text), a.answer) for a in tale.questions]
     return (
         [
-            world.where(thing) == replay.spot[thing] and world.first(thing) == replay.begin[thing]
+            world.where(thing) == replay.spot[thing]
+            and world.start.get(thing) == replay.begin[thing]
             for thing in world.log
         ],
         [world.belief(*key) == place for key, place in replay.held.items()],

@@ -30,20 +30,21 @@ from common import Clock, in_turns, median_ratio, ratio, serving
 from humanlm.clients.client import chat_all
 from humanlm.clients.limits import Limits
 from humanlm.clients.names import vllm_client
+from humanlm.core.basics import append_row, grown_rows
+from humanlm.social.generation import write_stories
 from humanlm.social.parsing import StoredParser, SymbolicParser
 from humanlm.tom.answers import AnswerConfig, Asker
-from humanlm.tom.contexts import write_stories
 from humanlm.tom.questions import BenchmarkItem
-from humanlm.tom.runs import AnswerFile, Respondent, answer_all
+from humanlm.tom.runs import Respondent, answer_all
 from humanlm.tom.sets import benchmarks
 
 CONCURRENCY, LATENCY = 64, 0.05
 SAYS = (
-    "Whoever left before the last move knows nothing of it. So the place of the first move "
-    "is what counts here.\nAnswer: C"
+    '{"reasoning": "Whoever left before the last move knows nothing of it. So the place of the '
+    'first move is what counts here.", "answer": "C"}'
 )
 LIMITS = Limits(concurrency=CONCURRENCY, timeout=60.0)
-CONFIG = AnswerConfig(form="text")
+CONFIG = AnswerConfig()
 hitom = benchmarks["hitom"]
 
 
@@ -94,10 +95,10 @@ async def run(url, items, mode, store, folder):
     job = Respondent(hitom, mode, asker(url), parser=StoredParser(SymbolicParser(), store))
     await answer_all(job, items[:CONCURRENCY], lambda outcome: None, CONCURRENCY)
     job.contexts.clear()
-    answers = AnswerFile(Path(folder) / "answers.jsonl")
+    file = Path(folder) / "answers.jsonl"
     with Clock() as clock:
-        await answer_all(job, items, answers.add, 2 * CONCURRENCY)
-    if len(answers.finish(item.id for item in items)) != len(items):
+        await answer_all(job, items, lambda answer: append_row(file, answer), 2 * CONCURRENCY)
+    if len(grown_rows(file)) != len(items):
         raise SystemExit("answers are missing")
     return clock
 
@@ -164,13 +165,13 @@ def without_model(items):
                 if solver == "memory"
                 else None
             )
-            answers = AnswerFile(Path(folder) / "answers.jsonl")
+            file = Path(folder) / "answers.jsonl"
             with Clock() as clock:
                 asyncio.run(
                     answer_all(
                         Respondent(hitom, "context", solver=solver, parser=parser),
                         items,
-                        answers.add,
+                        lambda answer: append_row(file, answer),
                         CONCURRENCY,
                     )
                 )

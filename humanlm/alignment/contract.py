@@ -21,9 +21,15 @@ from ..core.records import Example, Persona, from_dict
 from ..core.runs import read_record
 from ..hierarchy.composed import StateSource
 from ..hierarchy.prompts import SPEAKER, HierarchyConfig, make_rows, token_cap
-from ..models.checkpoints import CONTRACT_FILES, in_slices, is_path, model_of, packaged
+from humanlm.models.checkpoints import (
+    CONTRACT_FILES,
+    gguf_file,
+    in_slices,
+    is_path,
+    model_of,
+    packaged,
+)
 from ..models.config import ModelConfig
-from ..models.gguf import gguf_file
 from ..training.policies import ModelPolicy, RolloutError
 from ..training.sampling import RolloutConfig, Sampling
 

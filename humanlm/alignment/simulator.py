@@ -24,8 +24,8 @@ from ..core.records import Example, Persona
 from ..hierarchy.composed import check_composed, compose, thinks_first
 from ..hierarchy.parsing import ParsePolicy, clean_reply, parse, spoken, thought_of
 from ..hierarchy.prompts import HierarchyConfig, make_rows
+from ..models.generation import Completion
 from ..models.local import LOCAL_LIMITS, Batches, seeds
-from ..models.sampling import Completion
 from ..training.policies import RolloutError
 from ..training.sampling import Sampling
 

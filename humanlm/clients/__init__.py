@@ -6,16 +6,12 @@ from typing import TYPE_CHECKING
 from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
-    from .cache import DiskCache
     from .client import chat_all
     from .ledger import Ledger
     from .names import ask
-    from .protocol import ChatReply, ChatRequest, LLMError
 
 __getattr__, __dir__ = lazy_names(__name__, {
-    "cache": ["DiskCache"],
     "client": ["chat_all"],
     "ledger": ["Ledger"],
     "names": ["ask"],
-    "protocol": ["ChatReply", "ChatRequest", "LLMError"],
 })

@@ -8,12 +8,12 @@ __all__ = ['ChatClient', 'Client', 'token_estimate', 'ScriptedClient', 'chat_all
 # %% ../../nbs/clients/05_client.ipynb #exported-imports
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import Any, Protocol
 
-from .ledger import FREE, Ledger, counted, price, price_advice, reserve, worst_cost
-from .limits import Breaker, Limits, PerLoop, in_turn, side_by_side
+from .ledger import FREE, Ledger, counted, price, price_advice, worst_cost
+from .limits import Breaker, Limits, PerLoop, in_turn
 from .protocol import ChatReply, ChatRequest, LLMError, Usage, read_reply
 from ..core.basics import near_miss, shorten
 
@@ -126,7 +126,7 @@ async def _attempt(client: Client, request, name, until):
     worst = worst_cost(request, name)
     if worst is None and client.ledger.budget is not None:
         raise LLMError("unknown price", f"A budget needs the price of {name}. {price_advice(name)}")
-    async with reserve(client.ledger, worst, request.caller, name) as charge:
+    async with client.ledger.reserve(worst, request.caller, name) as charge:
         return await client._breaker.run(lambda: _billed(client, request, name, worst, charge))
 
 # %% ../../nbs/clients/05_client.ipynb #_ask
@@ -134,9 +134,8 @@ async def _ask(client: Client, request, name) -> ChatReply:
     until = 0.0
     for attempt in range(1, client.limits.attempts + 1):
         try:
-            return replace(await _attempt(client, request, name, until), attempts=attempt)
+            return await _attempt(client, request, name, until)
         except LLMError as e:
-            e.attempts = attempt
             if not e.retryable or attempt == client.limits.attempts:
                 raise
             until = time.monotonic() + client.limits.wait(attempt, e.wait)
@@ -159,14 +158,13 @@ async def _usable(client: Client, request, sent, reply, check):
     except LLMError as e:
         e.raw, e.usage = e.raw or reply.text, reply.usage + e.usage
         raise
-    usage, attempts = reply.usage + again.usage, reply.attempts + again.attempts
+    usage = reply.usage + again.usage
     try:
-        return read(replace(again, usage=usage, attempts=attempts))
+        return read(replace(again, usage=usage))
     except ValueError as e:
         raise LLMError(
             "bad answer",
             f"{reply.model} gave no usable answer, also when asked to repair it: {e}.",
-            attempts=attempts,
             raw=again.text or reply.text,
             usage=usage,
             finish=again.finish,
@@ -188,23 +186,18 @@ def _join(replies):
 async def _several(client: Client, request, name, check):
     "Ask once for each answer, side by side"
     seeds = [None if request.seed is None else request.seed + i for i in range(request.n)]
-    async with side_by_side() as group:
-        tasks = [
-            group.create_task(_answer(client, replace(request, n=1, seed=seed), name, check))
-            for seed in seeds
-        ]
-    return _join([task.result() for task in tasks])
+    singles = [replace(request, n=1, seed=seed) for seed in seeds]
+    replies = await in_turn(lambda one: _answer(client, one, name, check), singles, request.n)
+    return _join(replies)
 
 # %% ../../nbs/clients/05_client.ipynb #_answer
 async def _answer(client: Client, request, name, check):
     if request.n > 1 and not client.takes_n:
         return await _several(client, request, name, check)
     async with client._slots.get():
-        start = time.perf_counter()
-        sent, notes = _settled_request(client, request, name)
+        sent = _settled_request(client, request, name)
         replies = await _asked(client, request, sent, name, check)
-        reply = _join(replies) if request.n > 1 else replies[0]
-        return replace(reply, notes=(*notes, *reply.notes), latency=time.perf_counter() - start)
+        return _join(replies) if request.n > 1 else replies[0]
 
 # %% ../../nbs/clients/05_client.ipynb #_asked
 async def _asked(client: Client, request, sent, name, check):
@@ -226,7 +219,7 @@ def _settled_request(
     client: Client,
     request: ChatRequest,
     name: str,  # provider/model
-) -> tuple[ChatRequest, Sequence[str]]:  # and notes on what was changed
+) -> ChatRequest:
     "Make of a request what this client's provider takes"
     for field in request.extra or ():
         if client.takes_extra is not None and field not in client.takes_extra:
@@ -241,10 +234,10 @@ def _settled_request(
             f"{name} cannot go on with a text that has been begun, or not by a schema. Leave "
             "out prefill or schema. Ask vllm/NAME, hf/NAME or anthropic/NAME.",
         )
-    changes, notes = request.settle(name)
+    changes: dict[str, Any] = request.settle(name)
     if request.schema and not client.takes_schema:
         changes |= {"messages": request.schema_messages(), "schema": None}
-    return replace(request, model=request.model or client.model, **changes), notes
+    return replace(request, model=request.model or client.model, **changes)
 
 # %% ../../nbs/clients/05_client.ipynb #_hit
 def _hit(client: Client, request, reply, name, check):

@@ -51,17 +51,10 @@ class ChatRequest:
             ),
         )
 
-    def settle(
-        self, name: str
-    ) -> tuple[dict, tuple[str, ...]]:  # name: provider/model; → fields to reset, notes
-        "Find the settings of a request that a model does not take"
+    def settle(self, name: str) -> dict[str, Any]:  # name: provider/model
+        "Find the settings of a request that a model does not take, each with its empty value"
         fields = [f for pattern, names in untaken.items() if re.match(pattern, name) for f in names]
-        refused = {f: getattr(self, f) for f in fields if getattr(self, f) not in (None, ())}
-        notes = tuple(
-            f"{field}={shorten(value, 40)} was left out: {name} does not take it"
-            for field, value in refused.items()
-        )
-        return {field: () if field == "stop" else None for field in refused}, notes
+        return {field: () if field == "stop" else None for field in fields}
 
     def schema_messages(self) -> tuple[dict, ...]:
         "Give the messages of a request with the schema stated in the instructions"
@@ -122,7 +115,6 @@ class Usage:
     tokens_out: int = 0  # tokens written
     cost: float | None = None  # US dollars; None = unknown
     saved: float | None = 0.0  # US dollars that the hits would have cost
-    tokens_saved: int = 0  # tokens that the hits would have read and written
 
     def __bool__(self) -> bool:
         return bool(self.calls or self.hits)
@@ -137,14 +129,7 @@ class Usage:
 
     def as_hit(self) -> "Usage":
         "Turn what an answer cost into what the cache saved by having it"
-        return Usage(
-            hits=1, cost=0.0, saved=self.cost, tokens_saved=self.tokens_in + self.tokens_out
-        )
-
-    @property
-    def cold(self) -> float | None:
-        "US dollars that the same answers cost without a cache; None = unknown"
-        return _sum(self.cost, self.saved)
+        return Usage(hits=1, cost=0.0, saved=self.cost)
 
 # %% ../../nbs/clients/02_protocol.ipynb #_sum
 def _sum(a, b):
@@ -160,19 +145,13 @@ class ChatReply:
     finish: str = "stop"  # stop | length | refusal | other
     model: str = ""  # provider/model
     cached: bool = False  # read from a cache, not paid for again
-    attempts: int = 1  # how often it was asked until it answered
-    latency: float = 0.0  # seconds from its turn to the answer, waits between attempts included
     texts: tuple[str, ...] = ()  # all answers, where several were wanted
     parsed: Any = (
         None  # what the text says, if a schema was asked for; a tuple if several were wanted
     )
-    notes: tuple[
-        str, ...
-    ] = ()  # settings that the provider ignored or changed, and counts of it that cannot be
     extra: dict | None = (
         None  # what it says beside the text, such as the thoughts of a simulated user
     )
-    schema_version: int = 1
 
 # %% ../../nbs/clients/02_protocol.ipynb #KINDS
 # kind of failure → again: asking the same a little later can help; stops: every further question
@@ -206,7 +185,6 @@ class LLMError(HumanLMError):
         message: str,  # what happened and what to do next
         status: int | None = None,  # HTTP status, if there was an answer
         wait: float | None = None,  # seconds that the server asked to wait
-        attempts: int = 1,  # attempts made so far
         raw: str = "",  # what the model wrote, if that was the trouble
         billed: bool | None = None,  # may it cost? None: as its kind says
         usage: Usage = Usage(),  # what answers cost that cannot be used
@@ -214,7 +192,7 @@ class LLMError(HumanLMError):
     ):
         check_name(kind, KINDS, "kind of failure")
         super().__init__(f"{kind}: {redact(message)}")
-        self.kind, self.status, self.wait, self.attempts = kind, status, wait, attempts
+        self.kind, self.status, self.wait = kind, status, wait
         self.raw, self.usage, self.finish = raw, usage, finish
         self.billed = "costs" in KINDS[kind] if billed is None else billed
 

@@ -50,13 +50,13 @@ COMMANDS = {
         "how human? texts of simulated users beside those of people",
     ),
     "eval tom": _Command(
-        "humanlm.tom.command:run_command", "a Theory-of-Mind question set: eval tom hitom", _AGAIN
+        "humanlm.tom.runs:run_command", "a Theory-of-Mind question set: eval tom hitom", _AGAIN
     ),
     "eval contexts": _Command(
         "humanlm.tom.contexts:quality_command", "social contexts beside references", _AGAIN
     ),
     "eval parsers": _Command(
-        "humanlm.parsers:evaluate_main", "parsers of social contexts beside the simulator"
+        "humanlm.social.recipe:evaluate_main", "parsers of social contexts beside the simulator"
     ),
     "eval gyms": _Command(
         "humanlm.serving.gym_evaluation:evaluate_command", "players, gym by gym", _AGAIN
@@ -85,7 +85,7 @@ COMMANDS = {
         "humanlm.tom.contexts:contexts_command", "social contexts of texts", _AGAIN
     ),
     "data parser": _Command(
-        "humanlm.parsers:data_main", "training sets of stories and contexts, for parsers"
+        "humanlm.social.recipe:data_main", "training sets of stories and contexts, for parsers"
     ),
     "data lessons": _Command(
         "humanlm.serving.gym_lessons:lessons_command", "episodes of experts, for a cold start"

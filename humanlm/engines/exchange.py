@@ -18,7 +18,7 @@ from uuid import uuid4
 from ..core.basics import HumanLMError, shorten
 from ..core.trajectory import Trajectory
 from ..models.checkpoints import has_adapter
-from ..models.sampling import Completion
+from ..models.generation import Completion
 from ..training.policies import ModelPolicy, RolloutError, row_seeds
 from ..training.sampling import Sampling
 
@@ -227,7 +227,7 @@ class LoopPolicy(ModelPolicy):
     async def _one(self, row, sampling, seed):
         if "given" in row:
             return self.given(row)
-        from humanlm.models.sampling import cut_completion
+        from humanlm.models.generation import cut_completion
 
         prompt, loop = self.prompt_ids(row), await self.idle.get()
         how = {

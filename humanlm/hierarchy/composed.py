@@ -15,7 +15,7 @@ from ..core.basics import ConfigError
 from ..core.records import Example
 from .parsing import ParsePolicy, parse
 from .prompts import TRACE, HierarchyConfig, make_rows, target
-from ..models.sampling import Completion
+from ..models.generation import Completion
 
 # %% ../../nbs/hierarchy/52_composed.ipynb #in_order
 def in_order(

@@ -7,13 +7,9 @@ from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
     from .checkpoints import load_model, make_model, save_model
-    from .config import ModelConfig
     from .generation import generate
-    from .prompts import render
 
 __getattr__, __dir__ = lazy_names(__name__, {
     "checkpoints": ["load_model", "make_model", "save_model"],
-    "config": ["ModelConfig"],
     "generation": ["generate"],
-    "prompts": ["render"],
 })

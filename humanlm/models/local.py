@@ -19,9 +19,8 @@ from ..clients.thoughts import THOUGHT_TAG, left_open
 from ..core.basics import HumanLMError, missing_package, shorten
 from .checkpoints import LoadedModel, load_model
 from .config import ModelError
-from .generation import generate
+from .generation import Completion, generate
 from .prompts import always_thinks, render, render_target, thought_tags
-from .sampling import Completion
 
 # %% ../../nbs/models/07_local.ipynb #Batches
 class Batches:

@@ -53,15 +53,12 @@ def _parts(content, where):
     if isinstance(content, str):
         return [("content", content)]
     try:
-        parts = [(_KINDS[p["type"]], p["text"]) for p in content]
-    except (TypeError, KeyError):
-        parts = [("", None)]
-    if all(isinstance(text, str) for _, text in parts):
-        return [p for p in parts if p[1]]
-    raise ModelError(
-        f"{where}: content must be text, or a list of parts like "
-        f"{{'type': 'text' or 'markup', 'text': '...'}}. Got {shorten(repr(content))}."
-    )
+        return [(_KINDS[p["type"]], str(p["text"])) for p in content if p["text"]]
+    except (TypeError, KeyError) as e:
+        raise ModelError(
+            f"{where}: content must be text, or a list of parts like "
+            f"{{'type': 'text' or 'markup', 'text': '...'}}. Got {shorten(repr(content))}."
+        ) from e
 
 
 def _trim(parts):

@@ -25,7 +25,7 @@ from ..clients.names import is_up
 from ..clients.providers import malformed, post
 from ..core.basics import ConfigError
 from ..core.web import listen
-from ..models.sampling import Completion
+from ..models.generation import Completion
 from ..training.policies import ModelPolicy, whole
 from ..training.sampling import Sampling
 
@@ -162,8 +162,8 @@ class VLLMPolicy:
     async def _completed(self, row: dict, s: Sampling, seed: int | None) -> Completion:
         from openai import OpenAIError
 
+        from humanlm.models.generation import cut_completion
         from humanlm.models.prompts import end_ids
-        from humanlm.models.sampling import cut_completion
 
         ids, ends = self.renderer.prompt_ids(row), list(end_ids(self.tokenizer))
         body = {

@@ -9,17 +9,13 @@ from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
     from .answers import answer, to_context
-    from .contexts import Context, make_context, read_context
-    from .episodes import ChatAgent, Foresight, Role, run_episode
-    from .generation import generate
-    from .parsing import Parse, Parser, parser
-    from .world import Story, read_story
+    from .contexts import Context
+    from .parsing import parser
+    from .world import read_story
 
 __getattr__, __dir__ = lazy_names(__name__, {
     "answers": ["answer", "to_context"],
-    "contexts": ["Context", "make_context", "read_context"],
-    "episodes": ["ChatAgent", "Foresight", "Role", "run_episode"],
-    "generation": ["generate"],
-    "parsing": ["Parse", "Parser", "parser"],
-    "world": ["Story", "read_story"],
+    "contexts": ["Context"],
+    "parsing": ["parser"],
+    "world": ["read_story"],
 })

@@ -79,7 +79,7 @@ def answer(
     if gap := _gap(story):
         return _Answer(None, gap)
     if query.kind == "initial":
-        text = world.first(query.object)
+        text = world.start.get(query.object)
     elif faulty and _leaks(story) and _leaked(world, query):
         text = world.where(query.object)
     else:
@@ -199,6 +199,6 @@ def _follow(world: World, step: Step) -> None:
 # %% ../../nbs/social/07_answers.ipynb #baselines
 baselines = {
     "current place": lambda world, question: world.where(question.object),
-    "first place": lambda world, question: world.first(question.object),
+    "first place": lambda world, question: world.start.get(question.object),
     "last agent": lambda world, question: world.belief(question.chain[-1:], question.object),
 }

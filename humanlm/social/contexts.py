@@ -17,6 +17,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
+from ..clients.protocol import object_schema
 from ..core.basics import DataError, shorten
 from ..core.html import Html, Table, tag
 
@@ -136,7 +137,7 @@ def make_context(
     return Context(agents_names=list(agents), socialized_context=rows)
 
 # %% ../../nbs/social/01_contexts.ipynb #StepLists
-_STEP_ABOUT = {
+_ABOUT = {
     "timestep": "Number of the step, counted from 0.",
     "state": "The world just before this step's actions: places, objects, who is where. 'none' "
     "is allowed in the first step if the text says nothing yet.",
@@ -152,8 +153,6 @@ where several acted. Thoughts, feelings, beliefs and aims of the agent stand bet
 followed by free text after a space.""",
     "actions": "One entry per agent, written 'name: action', as many as there are agents; "
     "'name: none' for whoever does nothing. What an action changes appears in the next step.",
-}
-_CONTEXT_ABOUT = {
     "agents_names": "The name of every agent; use the same names everywhere.",
     "socialized_context": "The steps in order. In the last one nobody acts: it only "
     "says what the agents perceive in the end.",
@@ -164,18 +163,16 @@ def context_schema(compact: bool = False) -> dict:  # JSON schema, no references
     "Return the JSON schema of a context as a model shall write it"
     text = {"type": "string"}
     texts = {"items": text, "type": "array"}
-    halves = {"timestep": text, "state": text, "observations": texts, "actions": texts}
-    steps = {"items": _object(_STEP_ABOUT, halves, compact), "type": "array"}
-    fields = {"agents_names": texts, "socialized_context": steps}
-    return _object(_CONTEXT_ABOUT, fields, compact)
+    step = {"timestep": text, "state": text, "observations": texts, "actions": texts}
+    steps = {"items": object_schema(_described(step, compact)), "type": "array"}
+    return object_schema(_described({"agents_names": texts, "socialized_context": steps}, compact))
 
 
-def _object(about: dict[str, str], fields: dict[str, dict], compact: bool) -> dict:
-    "Return the schema of an object with all of its fields, described unless compact"
-    described = {name: {"description": about[name]} | field for name, field in fields.items()}
-    properties = fields if compact else described
-    closed = {"additionalProperties": False, "required": list(fields), "type": "object"}
-    return closed | {"properties": properties}
+def _described(fields: dict[str, dict], compact: bool) -> dict[str, dict]:
+    "Return fields with their descriptions, unless compact"
+    return {
+        n: field if compact else {"description": _ABOUT[n]} | field for n, field in fields.items()
+    }
 
 # %% ../../nbs/social/01_contexts.ipynb #LONGEST_NAME
 _LONGEST_NAME = 60  # characters before a colon that can still be meant as a name

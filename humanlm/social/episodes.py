@@ -14,7 +14,7 @@ from itertools import cycle
 from typing import NamedTuple
 
 from ..clients.client import ChatClient
-from ..clients.protocol import LLMError, chat
+from ..clients.protocol import LLMError, chat, object_schema
 from ..clients.reader import fenced, fill
 from ..core.basics import DataError, shorten
 from humanlm.social.contexts import (
@@ -198,13 +198,9 @@ page tells you what to do. Answer with one JSON object:
 - "type": one of {kinds};
 - "argument": what you say, show or do, in one or two sentences; empty for none and leave."""
 _TEXT = {"type": "string"}
-_FORM = {"thought": _TEXT, "type": _TEXT | {"enum": list(KINDS)}, "argument": _TEXT}
-_ACTION = {
-    "type": "object",
-    "properties": _FORM,
-    "required": list(_FORM),
-    "additionalProperties": False,
-}  # the form of an answer
+_ACTION = object_schema(
+    {"thought": _TEXT, "type": _TEXT | {"enum": list(KINDS)}, "argument": _TEXT}
+)  # the form of an answer
 
 
 def _act_prompt(role: Role, record: Context, foreseen: str = "") -> str:

@@ -182,12 +182,7 @@ def parser(
     else:
         provider, slash, model = name.partition("/")
         check_name(name, [name] if slash else [*parsers, "PROVIDER/MODEL"], "parser")
-        trained = _trained_settings(model) if provider == "hf" else {}
+        how = Path(model) / "parser.json"  # how a parser of our own wants to be asked
+        trained = json.loads(how.read_text("utf-8")) if provider == "hf" and how.is_file() else {}
         made = LLMParser(client or chat_client(name, **options), **trained)
     return StoredParser(made, folder) if folder else made
-
-# %% ../../nbs/60_social_world.ipynb #trained_settings
-def _trained_settings(folder: str | Path) -> dict[str, Any]:
-    "Read how a trained parser wants to be asked; empty if it does not say"
-    path = Path(folder) / "parser.json"
-    return json.loads(path.read_text("utf-8")) if path.is_file() else {}

@@ -12,14 +12,13 @@ import math
 from itertools import permutations
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..clients.client import ChatClient
-from ..clients.protocol import LLMError, chat
+from ..clients.protocol import LLMError, chat, object_schema
 from ..clients.reader import fenced, fill
 from ..core.basics import DataError, shorten
-from ..core.html import Table, table_cell
-from ..core.stats import number_text
+from ..evaluation.measured import Measurement
 from .answers import memory_answer, to_context
 from .contexts import NONE, Context, is_none, read_context, split_mental, to_json
 from .language import story_text
@@ -34,18 +33,14 @@ def _row(
     accuracy: float = math.nan,  # of the observations, 0..1; nan = not judged
     method: str = "none",  # exact | words | judge | none
     reason: str = "",
-    **details: Any,  # numbers of the comparison by rule
-) -> dict[str, Any]:
-    "Return one generated record in the columns of the published report and ours"
-    return {
-        "file_id": name,
-        "structural_score": form,
-        "observation_accuracy": accuracy,
-        "overall_score": 0.3 * form + 0.7 * accuracy,
-        "method": method,
-        **details,
-        "reason": reason,
-    }
+    **scores: float,  # of the comparison by rule
+) -> Measurement:
+    "Return the scores of one generated record; one without a rating counts 0 in the last column"
+    overall = 0.3 * form + 0.7 * accuracy
+    columns = {"overall": overall, "structural": form, "observation accuracy": accuracy} | scores
+    columns["overall, unrated as 0"] = 0.0 if math.isnan(overall) else overall
+    values = {column: {"record": score} for column, score in columns.items()}
+    return Measurement(name, name, values, {"method": method, "reason": reason})
 
 # %% ../../nbs/social/52_quality.ipynb #downstream
 def downstream(
@@ -64,11 +59,9 @@ def downstream(
 # %% ../../nbs/social/52_quality.ipynb #exact_accuracy
 def _compare(context: Context, reference: Context, story: Story | None = None) -> dict[str, float]:
     "Compare the observations of two records, fact by fact"
-    details = observation_scores(context, reference)._asdict()
-    for kind in ("leaks", "omissions"):
-        details[kind] = len(details[kind])
-    details["f1"] = 0.0 if math.isnan(details["f1"]) else details["f1"]
-    return details | ({"downstream": downstream(context, story)[0]} if story else {})
+    scores = observation_scores(context, reference)
+    rates = {name: getattr(scores, name) for name in ("precision", "recall", "f1")}
+    return rates | ({"downstream": downstream(context, story)[0]} if story else {})
 
 # %% ../../nbs/social/52_quality.ipynb #JUDGE
 JUDGE = """Two records tell the same text moment by moment: the state of things, what each person \
@@ -95,15 +88,12 @@ number of them. Below: most of them.
 
 Answer with one JSON object: "reasoning" (what is wrong, naming step and person) and "score" (0.0 \
 to 1.0)."""
-JUDGED = {
-    "type": "object",
-    "properties": {
+JUDGED = object_schema(
+    {
         "reasoning": {"type": "string"},
         "score": {"type": "number", "minimum": 0, "maximum": 1},
-    },
-    "required": ["reasoning", "score"],
-    "additionalProperties": False,
-}
+    }
+)
 
 # %% ../../nbs/social/52_quality.ipynb #judge_prompt
 def _judge_prompt(
@@ -130,50 +120,6 @@ def _read(folder: str | Path, name: str, kind: str) -> dict:
     except (OSError, ValueError, TypeError) as e:
         raise DataError(f"{kind} unreadable: {shorten(e)}") from e
 
-# %% ../../nbs/social/52_quality.ipynb #QualityReport
-_COLUMNS = {
-    "structural_score": "Structural",
-    "observation_accuracy": "Observation Accuracy",
-    "overall_score": "Overall",
-}
-
-
-class _QualityReport(NamedTuple):
-    "Scores of generated records; shown as the published table"
-
-    rows: list[dict[str, Any]]
-
-    @property
-    def rated(self) -> list[dict[str, Any]]:
-        return [row for row in self.rows if not math.isnan(row["overall_score"])]
-
-    def _repr_markdown_(self) -> str:
-        "Write the published table, with coverage below, and what could not be compared or judged"
-        rated, n = self.rated, len(self.rows)
-        rows = [
-            [shorten(row["file_id"], 80).ljust(12), *(row[c] for c in _COLUMNS)] for row in rated
-        ]
-        means = [fmean(column) for column in zip(*(row[1:] for row in rows))]
-        lines = [[name, *(number_text(value, ".3f") for value in values)] for name, *values in rows]
-        if means:
-            bold = [f"**{value:.3f}**" for value in means]
-            lines += [["**Mean**", *bold], ["**Final Score**", "", "", bold[2]]]
-        adjusted = sum(row["overall_score"] for row in rated) / n
-        lines.append([f"Coverage {len(rated) / n:.0%} of {n}", "", "", f"{adjusted:.3f}"])
-        parts = [Table(("File", *_COLUMNS.values()), lines).markdown()]
-        failed = [
-            f"- {table_cell(row['file_id'])}: {table_cell(row['reason'], 200)}"
-            for row in self.rows
-            if row not in rated
-        ]
-        return "\n\n".join([*parts, *(["Not rated:", "\n".join(failed)] if failed else [])])
-
-    def csv(self) -> str:
-        "Return one line per record; what has no number stays empty"
-        import pandas as pd
-
-        return pd.DataFrame(self.rows).to_csv(index=False)
-
 # %% ../../nbs/social/52_quality.ipynb #evaluate_folders
 async def _rate(
     name: str,
@@ -184,7 +130,7 @@ async def _rate(
     judge: ChatClient | None = None,
     task: str = "",  # a key of `HINTS`, or empty
     **settings,  # fields of `ChatRequest`
-) -> dict[str, Any]:  # a row by `_row`
+) -> Measurement:
     "Rate one record: by the judge, else by the simulator, else by the words of the reference"
     form, story = structural_score(record), read_story(text)
     exact = judge is None and story.agents and not story.unknown
@@ -197,8 +143,9 @@ async def _rate(
     except DataError as e:
         return _row(name, form, reason=f"the reference is not a record: {shorten(e, 200)}")
     if judge is None:
-        details = _compare(context, wanted, story if exact else None)
-        return _row(name, form, details.pop("f1"), "exact" if exact else "words", "", **details)
+        scores = _compare(context, wanted, story if exact else None)
+        f1 = 0.0 if math.isnan(scores["f1"]) else scores["f1"]
+        return _row(name, form, f1, "exact" if exact else "words", "", **scores)
     prompt = _judge_prompt(context, wanted, text, question, task)
     settings = {"temperature": 0.0, "max_tokens": 1024, "seed": 0} | settings
     try:
@@ -213,10 +160,10 @@ async def evaluate_folders(
     reference: str | Path,  # the same, each with story and question
     judge: ChatClient | None = None,
     **options,  # task, fields of `ChatRequest`
-) -> _QualityReport:
+) -> list[Measurement]:
     "Rate the records of one folder against those of another, side by side"
 
-    async def rated(file: Path) -> dict[str, Any]:
+    async def rated(file: Path) -> Measurement:
         try:
             made = _read(generated, file.name, "generated")
             wanted = _read(reference, file.name, "reference")
@@ -229,7 +176,7 @@ async def evaluate_folders(
     files = sorted(Path(reference).glob("*.json"))
     if not files:
         raise DataError(f"No *.json in {reference}. Name the folder of reference records.")
-    return _QualityReport(list(await asyncio.gather(*map(rated, files))))
+    return list(await asyncio.gather(*map(rated, files)))
 
 # %% ../../nbs/social/52_quality.ipynb #omniscient
 def omniscient(context: Context) -> Context:  # decoded

@@ -167,6 +167,6 @@ def read_record(
             f"The record is about others: {shorten(', '.join(strangers), 200)} not in the text. "
             "Tell of the people of the text, as it calls them."
         )
-    if errors := [str(fault) for fault in violations(context) if fault.severity == "error"]:
-        raise DataError("\n".join(errors[:10]))
+    if faults := violations(context):
+        raise DataError("\n".join(map(str, faults[:10])))
     return context, changes

@@ -126,10 +126,6 @@ class World:
         "Return the container in which an object really is"
         return self.inside.get(obj)
 
-    def first(self, obj: str) -> str | None:
-        "Return the container in which an object was first announced"
-        return self.start.get(obj)
-
     def belief(
         self,
         chain: Sequence[str],  # who thinks that who thinks …; empty = reality

@@ -8,14 +8,10 @@ from typing import TYPE_CHECKING
 from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
-    from .answers import AnswerConfig, solve
     from .protocol import Benchmark
-    from .questions import BenchmarkItem
     from .sets import benchmarks
 
 __getattr__, __dir__ = lazy_names(__name__, {
-    "answers": ["AnswerConfig", "solve"],
     "protocol": ["Benchmark"],
-    "questions": ["BenchmarkItem"],
     "sets": ["benchmarks"],
 })

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['HOW', 'Way', 'REMEMBER', 'AGENT', 'VIEWS', 'AGENTS', 'ROUNDS', 'DEBATE', 'SETTLE', 'ways', 'named_ways', 'SOLVERS',
-           'AnswerConfig', 'SolverAnswer', 'Asker', 'NamedWay', 'solve', 'chance']
+           'AnswerConfig', 'Asker', 'NamedWay', 'solve', 'chance']
 
 # %% ../../nbs/tom/09_answers.ipynb #exported-imports
 import asyncio
@@ -12,10 +12,10 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from ..clients.client import ChatClient
-from ..clients.protocol import ChatRequest, LLMError, chat
+from ..clients.protocol import ChatRequest, LLMError, chat, object_schema
 from ..clients.reader import fenced, fill
 from ..core.basics import DataError
 from ..social.answers import answer as symbolic_answer
@@ -33,8 +33,6 @@ from .questions import BenchmarkItem, ScoredAnswer, plain
 class AnswerConfig:
     "How questions are put"
 
-    form: Literal["json", "text"] = "json"
-    "How answers come: json, or text with a last line 'Answer: …'."
     temperature: float | None = 0.0
     "Of plain questions; debates sample. null: the provider's default."
     max_tokens: int = 2048
@@ -42,30 +40,23 @@ class AnswerConfig:
 
 
 HOW = {
-    "json": {
-        True: 'Think it through first. Reply with a JSON object: "reasoning", then "answer".',
-        False: 'Reply with a JSON object that holds nothing but "answer".',
-    },
-    "text": {
-        True: 'Think it through first. End with a line that begins with "Answer:" and holds the '
-        "answer alone.",
-        False: "Reply with the answer alone, without any explanation.",
-    },
-}  # form → whether reasons are wanted → what is said at the end
+    True: 'Think it through first. Reply with a JSON object: "reasoning", then "answer".',
+    False: 'Reply with a JSON object that holds nothing but "answer".',
+}  # whether reasons are wanted → the end of a prompt
 _FIELDS = {
     "reasoning": "what speaks for which answer, step by step",
     "answer": "the answer and nothing else",
 }
 
 
-class SolverAnswer(NamedTuple):
+class _SolverAnswer(NamedTuple):
     "What a way of answering came to"
 
     answer: str
     reasoning: str = ""
     notes: tuple[str, ...] = ()  # what went differently
 
-    def noted(self, note: str) -> "SolverAnswer":
+    def noted(self, note: str) -> "_SolverAnswer":
         return self._replace(notes=(*self.notes, note))
 
 
@@ -85,45 +76,38 @@ class Asker:
         prompt: str,
         system: str = "",
         **settings,  # fields of `ChatRequest`
-    ) -> SolverAnswer:
+    ) -> _SolverAnswer:
         "Ask, and take the answer out of the reply; `LLMError` if there is none"
-        notes: tuple[str, ...] = ()
         try:
             reply = await self.client(self.request(prompt, system, **settings))
-            if self.config.form == "json":
-                return SolverAnswer(reply.parsed["answer"], reply.parsed.get("reasoning", ""))
-            text = reply.text
+            return _SolverAnswer(reply.parsed["answer"], reply.parsed.get("reasoning", ""))
         except LLMError as e:
             if e.kind != "bad answer" or not e.raw:
                 raise
-            text, notes = e.raw, ("no JSON: read as text",)
-        answer = self.benchmark.final(item, text)
-        return SolverAnswer(answer, text if answer != text.strip() else "", notes)
+            return _SolverAnswer(
+                self.benchmark.final(item, e.raw), e.raw, ("no JSON: read as text",)
+            )
 
     def request(self, prompt: str, system: str = "", **settings) -> ChatRequest:
         "Make the request of a question"
         c = self.config
         names = ["reasoning", "answer"] if self.reasons else ["answer"]
-        schema = {
-            "type": "object",
-            "properties": {n: {"type": "string", "description": _FIELDS[n]} for n in names},
-            "required": names,
-            "additionalProperties": False,
-        }
         usual = {
             "temperature": c.temperature,
             "max_tokens": c.max_tokens,
-            "schema": schema if c.form == "json" else None,
+            "schema": object_schema(
+                {name: {"type": "string", "description": _FIELDS[name]} for name in names}
+            ),
             "caller": self.benchmark.name,
         }
-        return chat(f"{prompt}\n\n{HOW[c.form][self.reasons]}", system, **usual | settings)
+        return chat(f"{prompt}\n\n{HOW[self.reasons]}", system, **usual | settings)
 
     def shown(self, context: Context) -> Extra:
         "Write a context for the model"
         return Extra(_sentences(context) if self.prose else context.to_text())
 
 
-Way = Callable[[Asker, BenchmarkItem, Context | None], Awaitable[SolverAnswer]]
+Way = Callable[[Asker, BenchmarkItem, Context | None], Awaitable[_SolverAnswer]]
 
 # %% ../../nbs/tom/09_answers.ipynb #7574ad07
 def _sentences(context: Context) -> str:
@@ -139,23 +123,20 @@ def _sentences(context: Context) -> str:
 
 async def _vanilla(
     asker: Asker, item: BenchmarkItem, context: Context | None = None
-) -> SolverAnswer:
+) -> _SolverAnswer:
     "Ask with the text alone"
     return await asker(item, asker.benchmark.prompt(item))
 
 
-async def _with_context(asker: Asker, item: BenchmarkItem, context: Context | None) -> SolverAnswer:
-    "Ask with the text and its social context; without one, with the text alone"
-    if context is None:
-        return (await _vanilla(asker, item)).noted("no context: asked with the text alone")
-    return await asker(item, asker.benchmark.prompt(item, asker.shown(context)))
-
-
-async def _pure_context(asker: Asker, item: BenchmarkItem, context: Context | None) -> SolverAnswer:
-    "Ask with the social context alone; `DataError` if there is none"
-    if context is None:
+async def _with_context(
+    asker: Asker, item: BenchmarkItem, context: Context | None, pure: bool = False
+) -> _SolverAnswer:
+    "Ask with the social context, and with the text unless `pure`; without one, the text alone"
+    if context is not None:
+        return await asker(item, asker.benchmark.prompt(item, asker.shown(context), pure))
+    if pure:
         raise DataError("there is no context to answer from.")
-    return await asker(item, asker.benchmark.prompt(item, asker.shown(context), pure=True))
+    return (await _vanilla(asker, item)).noted("no context: asked with the text alone")
 
 # %% ../../nbs/tom/09_answers.ipynb #simulation
 REMEMBER = """What you remember, in order:
@@ -175,7 +156,7 @@ VIEWS = (
 )
 
 
-async def _or(call: Awaitable[SolverAnswer], otherwise: SolverAnswer) -> SolverAnswer:
+async def _or(call: Awaitable[_SolverAnswer], otherwise: _SolverAnswer) -> _SolverAnswer:
     "Wait for an answer; another one if the model fails"
     try:
         return await call
@@ -192,7 +173,7 @@ async def _ask_person(
     name: str,  # of whoever is asked
     question: str,
     before: str = "",  # of their memory
-) -> SolverAnswer:
+) -> _SolverAnswer:
     "Ask somebody from their memory"
     prompt = fill(
         REMEMBER,
@@ -206,7 +187,7 @@ async def _ask_person(
 
 async def _simulate_chain(
     asker: Asker, item: BenchmarkItem, context: Context, last: bool = False
-) -> SolverAnswer:
+) -> _SolverAnswer:
     "Ask the first of a chain of thoughts, or the last in the second person"
     query, question = read_question(item.question), item.question
     chain = query.chain if isinstance(query, PlaceQuestion) else ()
@@ -222,14 +203,14 @@ async def _simulate_chain(
 
 async def _simulate_council(
     asker: Asker, item: BenchmarkItem, context: Context, reference: bool = True
-) -> SolverAnswer:
+) -> _SolverAnswer:
     "Ask everybody, then the model with all their views"
     text = f"{asker.benchmark.label}, for reference:\n{fenced(item.source)}\n\n"
     people = [
         _ask_person(asker, item, context, name, item.question, text if reference else "")
         for name in context.agents
     ]
-    replies = await asyncio.gather(*(_or(person, SolverAnswer("")) for person in people))
+    replies = await asyncio.gather(*(_or(person, _SolverAnswer("")) for person in people))
     views = [
         f"{name}: {reply.answer}" + (f" ({reply.reasoning})" if reply.reasoning else "")
         for name, reply in zip(context.agents, replies)
@@ -241,7 +222,7 @@ async def _simulate_council(
     return reply._replace(notes=(*reply.notes, *(note for r in replies for note in r.notes)))
 
 
-_simulations: dict[str, Callable[[Asker, BenchmarkItem, Context], Awaitable[SolverAnswer]]] = {
+_simulations: dict[str, Callable[[Asker, BenchmarkItem, Context], Awaitable[_SolverAnswer]]] = {
     "memory": partial(_simulate_chain, last=True),
     "chain": _simulate_chain,
     "council": _simulate_council,
@@ -249,7 +230,7 @@ _simulations: dict[str, Callable[[Asker, BenchmarkItem, Context], Awaitable[Solv
 }
 
 
-async def _simulation(asker: Asker, item: BenchmarkItem, context: Context | None) -> SolverAnswer:
+async def _simulation(asker: Asker, item: BenchmarkItem, context: Context | None) -> _SolverAnswer:
     "Ask the people of the text, in the way that suits the benchmark"
     if context is None:
         return (await _vanilla(asker, item)).noted("simulation fell back to vanilla: no context")
@@ -258,7 +239,7 @@ async def _simulation(asker: Asker, item: BenchmarkItem, context: Context | None
 # %% ../../nbs/tom/09_answers.ipynb #few_shot
 async def _few_shot(
     asker: Asker, item: BenchmarkItem, context: Context | None = None
-) -> SolverAnswer:
+) -> _SolverAnswer:
     "Ask with worked examples and no context"
     extra = Extra(worked_example(asker.benchmark.task), "Worked examples, about other people")
     return await asker(item, asker.benchmark.prompt(item, extra))
@@ -282,7 +263,7 @@ This was discussed. The final positions are:
 Say which answer the better reasons support."""
 
 
-def _positions(replies: Mapping[str, SolverAnswer]) -> str:
+def _positions(replies: Mapping[str, _SolverAnswer]) -> str:
     "Write who answers what, and why"
     return fenced(
         "\n\n".join(f"{name}: {r.answer}\nReasons: {r.reasoning}" for name, r in replies.items())
@@ -291,10 +272,10 @@ def _positions(replies: Mapping[str, SolverAnswer]) -> str:
 
 async def _debate(
     asker: Asker, item: BenchmarkItem, context: Context | None = None
-) -> SolverAnswer:
+) -> _SolverAnswer:
     "Let copies of the model argue, then settle; a copy that fails keeps its last answer"
     prompt = asker.benchmark.prompt(item)
-    replies = {f"Person {i}": SolverAnswer("") for i in range(1, AGENTS + 1)}
+    replies = {f"Person {i}": _SolverAnswer("") for i in range(1, AGENTS + 1)}
     for n in range(ROUNDS + 1):
         calls = []
         for i, (name, reply) in enumerate(replies.items()):
@@ -311,7 +292,7 @@ async def _debate(
 ways: dict[str, Way] = {
     "vanilla": _vanilla,
     "context": _with_context,
-    "pure_context": _pure_context,
+    "pure_context": partial(_with_context, pure=True),
     "simulation": _simulation,
     "few_shot": _few_shot,
     "debate": _debate,
@@ -325,7 +306,6 @@ class NamedWay(NamedTuple):
     way: str  # a key of `ways`
     reasons: bool = True  # are asked for
     prose: bool = False  # a context is shown in sentences instead of JSON
-    firsts: bool = False  # only the first question of each set is asked, where texts have sets
 
 
 named_ways = {name: NamedWay(name, name) for name in ways}
@@ -333,7 +313,6 @@ named_ways |= {
     "vanilla_no_reasoning": NamedWay("vanilla_no_reasoning", "vanilla", reasons=False),
     "socialized_context": named_ways["context"],
     "socialized_context_no_json": NamedWay("socialized_context_no_json", "context", prose=True),
-    "generate_socialized_context": NamedWay("generate_socialized_context", "context", firsts=True),
     "few_shot_context": named_ways["few_shot"],
 }
 

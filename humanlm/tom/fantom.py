@@ -25,7 +25,6 @@ from humanlm.tom.protocol import (
     joint,
     mean_of,
     measure_of,
-    weighted_f1,
 )
 from humanlm.tom.questions import (
     AnswerReading,
@@ -254,8 +253,7 @@ class Fantom(Benchmark):
     label = "Conversation"
     simulation = "council"
     rules = ("correct", "official", "published")
-    options = {"split": "all", "similarity": "words"}
-    allowed = {"split": ("all", "published")}
+    options = {"split": ("all", "published"), "similarity": "words"}
     wishes = {
         "fact": "Answer in one short sentence.",
         "free": "Answer in one sentence, with the person's name.",
@@ -334,6 +332,13 @@ def _cluster(o: ScoredAnswer) -> str:
     return o.set_id.partition("-")[0]
 
 
+def _weighted_f1(sums: np.ndarray) -> np.ndarray:  # [..., 3 * classes] → [...]
+    "Average F1 over the classes, weighted by how often each is right"
+    gold = sums[..., 2::3]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return (gold * np.nan_to_num(class_scores(sums)[0])).sum(-1) / gold.sum(-1)
+
+
 def _no_f1(sums: np.ndarray) -> np.ndarray:
     return class_scores(sums)[0][..., 0]
 
@@ -349,7 +354,7 @@ def _counted(outcomes: Iterable[ScoredAnswer], scenario: str, rule: str) -> list
 def _scenario_measures(outcomes: Sequence[ScoredAnswer], scenario: str, rule: str) -> list[Measure]:
     "Return all measures of one scenario by one rule"
     mark = "" if rule == "correct" else f" ({rule} rule)"
-    group, f1 = f"scenario{mark}", _no_f1 if rule == "published" else weighted_f1
+    group, f1 = f"scenario{mark}", _no_f1 if rule == "published" else _weighted_f1
     target = _counted(outcomes, scenario, rule)
     forms = grouped(target, lambda o: _form_of(o.kind))
     free, choices, lists, binary = (

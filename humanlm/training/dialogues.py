@@ -18,7 +18,7 @@ from ..clients.protocol import LLMError
 from ..core.basics import ConfigError, check_name, shorten
 from ..core.trajectory import Trajectory, Turn
 from ..hierarchy.prompts import SPEAKER, parts_text
-from ..models.sampling import Completion
+from ..models.generation import Completion
 from .method import CREDITS, SCORES, Advantage, Batch
 from .policies import ModelPolicy, row_seeds
 from .rollouts import Rollout

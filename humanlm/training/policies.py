@@ -20,7 +20,7 @@ from ..clients.protocol import ChatReply, ChatRequest, LLMError
 from ..clients.thoughts import THOUGHT_TAGS, without_thoughts
 from ..core.basics import HumanLMError
 from ..hierarchy.prompts import SPEAKER, parts_text
-from ..models.sampling import Completion
+from ..models.generation import Completion
 from .sampling import Sampling, copy_index
 
 # %% ../../nbs/training/02_policies.ipynb #Policy
@@ -160,10 +160,8 @@ class ModelPolicy(Policy):
     ) -> list[Completion]:
         "Complete each row, here and now; rows with a seed of their own draw from it"
         from humanlm.models.generation import generate
-        from humanlm.models.prompts import thought_tags
 
         s, seeds = sampling or Sampling(), [row.get("seed") for row in rows]
-        end = thought_tags(self.tokenizer)[1]
         return generate(
             self.model,
             self.tokenizer,
@@ -176,7 +174,6 @@ class ModelPolicy(Policy):
             s.seed if None in seeds else seeds,
             prefixes=prefixes,
             no_repeat_ngram=s.no_repeat_ngram,
-            visible_after=[end * bool(r["thinking"]) for r in rows],
         )
 
     def spelt(self, rows: Iterable[dict]) -> list[dict]:

@@ -16,7 +16,7 @@ from ..hierarchy.composed import thinks_first
 from ..hierarchy.levels import text_faults
 from ..hierarchy.parsing import ParsePolicy, parse
 from ..hierarchy.prompts import markup
-from ..models.sampling import Completion
+from ..models.generation import Completion
 from .policies import Policy
 from .sampling import Sampling, copy_index, group_index
 

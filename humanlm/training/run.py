@@ -30,7 +30,7 @@ from ..core.grammar import cut_line, parse
 from ..core.runs import Stages, is_main_process, process_count, wait_for_all
 from ..models.checkpoints import is_planned, locate
 from ..models.config import ModelConfig
-from ..models.sampling import Completion
+from ..models.generation import Completion
 from ..models.settings import ClientConfig
 from .memory import GPUS, Load, PlanConfig, StagePlan, memory_line
 from .policies import ModelPolicy

@@ -22,7 +22,7 @@ class Sampling:
     top_p: float = 1.0  # draw from the likeliest tokens with this share of probability; 1 = all
     top_k: int = 0  # draw from this many tokens; 0 = all
     seed: int | None = None  # None = not repeatable
-    no_repeat_ngram: int = 0  # no run of so many tokens twice in the visible reply; 0 = off
+    no_repeat_ngram: int = 0  # no run of so many tokens twice in a completion; 0 = off
 
 # %% ../../nbs/training/01_sampling.ipynb #RolloutConfig
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
@@ -30,10 +29,8 @@ from ..core.basics import HumanLMError, run_sync
 from ..core.runs import process_count
 from ..core.trajectory import Trajectory
 from ..evaluation.index import save_trajectories
-from ..models.generation import Prefixes
-from ..models.logps import token_logps
-from ..models.packing import can_pack
-from ..models.sampling import Completion, cut_completion
+from ..models.generation import Completion, Prefixes, cut_completion
+from ..models.logps import can_pack, token_logps
 from .checkpoints import progress_kept
 from .method import Batch, Method
 from .options import TrainerError
@@ -48,6 +45,8 @@ from humanlm.training.shares import (
     token_counts,
     written_down,
 )
+
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 
 # %% ../../nbs/training/16_trainer.ipynb #TrainerPolicy
 class TrainerPolicy(ModelPolicy):

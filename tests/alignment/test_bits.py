@@ -31,8 +31,8 @@ from humanlm.hierarchy.prompts import HierarchyConfig
 from humanlm.models.bits import byte_count, span_logps
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
+from humanlm.models.generation import Completion
 from humanlm.models.logps import token_logps
-from humanlm.models.sampling import Completion
 from humanlm.serving.vllm import vllm_command
 from humanlm.training.policies import ModelPolicy
 

@@ -218,13 +218,14 @@ def chat(monkeypatch):
     return seen
 
 
-def test_a_chat_model_that_is_down_stops_the_comparison_and_scores_nothing(here, capsys):
+def test_a_chat_model_that_is_down_stops_the_comparison_and_scores_nothing(
+    here, capsys, monkeypatch
+):
+    monkeypatch.setattr("humanlm.models.settings.ATTEMPTS", 1)
     argv = [
         "vllm/gone",
         "--eval.base_url",
         "http://127.0.0.1:9/v1",
-        "--test_judge.attempts",
-        "1",
         "--config",
         "runs/mini/config.yaml",
     ]

@@ -29,7 +29,7 @@ from humanlm.hierarchy.prompts import HierarchyConfig
 from humanlm.models.bits import byte_count
 from humanlm.models.checkpoints import load_model, make_model
 from humanlm.models.config import ModelConfig
-from humanlm.models.sampling import Completion
+from humanlm.models.generation import Completion
 from humanlm.rewards.judge_settings import JudgeConfig
 from humanlm.rewards.reward import RewardConfig
 from humanlm.training.method import AdvantageConfig, Batch

@@ -15,8 +15,8 @@ from humanlm.core.commands import main
 from humanlm.core.commands import main as tom
 from humanlm.core.runs import read_record
 from humanlm.social.generation import generate
-from humanlm.social.pairs import fresh_pairs, read_pairs
 from humanlm.social.parsing import parser
+from humanlm.social.recipe import fresh_pairs, read_pairs
 from humanlm.social.requests import parse_prompt
 
 PAIRS = list(fresh_pairs("tomi", 60, seed=7))
@@ -53,8 +53,7 @@ def test_what_tom_writes_feeds_the_parser_commands(family, tmp_path, capsys):
         assert (
             tom(["data", "contexts", family, f"--tom.file=stories/{file}", "--tom.name=made"]) == 0
         )
-        of_questions = {"tomi": 72, "hitom": 12}[family]  # hitom: one for each set
-        for folder, files in (("stories/contexts", 12), ("runs/made/files", of_questions)):
+        for folder, files in (("stories/contexts", 12), ("runs/made/files", 12)):
             pairs, others = read_pairs(folder)
             assert len(pairs) == files and not others
             assert len({pair.text for pair in pairs}) == 12
@@ -80,7 +79,7 @@ def test_what_tom_writes_feeds_the_parser_commands(family, tmp_path, capsys):
 def test_both_families_work_without_further_settings(tmp_path):
     with chdir(tmp_path):
         for family in ("tomi", "hitom"):
-            more = ["--parser.kind", family, "--parser.stories", "20"]
+            more = ["--parser.source", family, "--parser.stories", "20"]
             assert main(["data", "parser", *more, "--parser.out", family]) == 0
             assert json.loads((tmp_path / family / "counts.json").read_text())["learnt"] == 18
             assert main(["eval", "parsers", *more]) == 0
@@ -134,8 +133,6 @@ def trained(tmp_path_factory):
             "t",
             "--parser.stories",
             "40",
-            "--parser.tested",
-            "2",
             "--sft.batch",
             "4",
             *TINY,
@@ -151,12 +148,10 @@ def test_stories_that_are_too_long_for_the_model_are_left_out(tmp_path, capsys):
         "parser",
         "--run.name",
         "long",
-        "--parser.kind",
+        "--parser.source",
         "hitom",
         "--parser.stories",
         "12",
-        "--parser.tested",
-        "1",
         "--sft.batch",
         "2",
         *TINY,
@@ -173,7 +168,6 @@ def test_as_many_passes_as_the_published_training_makes(tmp_path, capsys):
         "parser",
         "--run.name=p",
         "--parser.stories=12",
-        "--parser.tested=1",
         "--sft.batch=4",
     ]
     argv += ["--trainer.num_train_epochs=3", *TINY]

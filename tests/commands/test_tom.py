@@ -1,7 +1,6 @@
 """Theory-of-Mind runs: questions answered once whatever happens, runs compared in pairs."""
 
 import asyncio
-import csv
 import json
 import os
 import re
@@ -17,17 +16,17 @@ import warm
 from server import run_under_kills, serving
 
 import humanlm.clients.names
+import humanlm.models.settings
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.names import scripts
 from humanlm.clients.protocol import LLMError
 from humanlm.core.commands import main
 from humanlm.social.answers import memory_answer, to_context
 from humanlm.social.contexts import read_context
-from humanlm.social.generation import generate
+from humanlm.social.generation import generate, write_stories
 from humanlm.social.language import read_question
 from humanlm.social.parsing import StoredParser, SymbolicParser
 from humanlm.tom.answers import AnswerConfig, Asker, ways
-from humanlm.tom.contexts import write_stories
 from humanlm.tom.runs import Respondent, answer_all, read_outcomes
 from humanlm.tom.sets import benchmarks
 
@@ -129,7 +128,10 @@ def kinds_in(name):
     "The lines of a public file, each with the types of its questions"
     b = benchmarks[name]
     found = [
-        (line, {item.kind for item in b.items({"index": str(n), **json.loads(line)}, **b.options)})
+        (
+            line,
+            {item.kind for item in b.items({"index": str(n), **json.loads(line)}, **b.checked({}))},
+        )
         for n, line in enumerate((DATA / b.file).read_text().splitlines())
     ]
     assert set().union(*(kinds for _, kinds in found)) == {
@@ -163,7 +165,6 @@ def test_public_files_run_from_end_to_end_with_a_scripted_model(name, tmp_path, 
         "charges.jsonl",
         "config.yaml",
         "measured",
-        "mismatches.csv",
         "report.md",
         "results.json",
         "run.json",
@@ -171,8 +172,6 @@ def test_public_files_run_from_end_to_end_with_a_scripted_model(name, tmp_path, 
     assert json.loads((folder / "run.json").read_text())["state"] == "finished"
     shown = capsys.readouterr().out
     assert "95 % interval" in shown and ("chance" in shown or name == "confaide")
-    wrong = list(csv.DictReader((folder / "mismatches.csv").open()))
-    assert len(wrong) == sum(not o.scores["correct"] for o in outcomes)
 
 
 # ---- contexts that nobody used
@@ -224,22 +223,13 @@ def test_trivial_baselines_stand_beside_the_result(tmp_path, capsys):
     )
 
 
-@pytest.mark.parametrize(
-    "policy, half, right",
-    [
-        ("principled", "CoTP", "304 / 315"),
-        ("principled", "VP", "260 / 330"),
-        ("as_shipped", "VP", "330 / 330"),
-    ],
-)
-def test_both_label_policies_are_counted_on_the_public_file(policy, half, right, tmp_path):
+@pytest.mark.parametrize("half, right, faulty", [("CoTP", 304, []), ("VP", 260, [1.0])])
+def test_both_label_policies_are_counted_on_the_public_file(half, right, faulty, tmp_path):
     need_data("hitom")
-    words = (f"--model.policy={policy}", f"--rows.prompting={half}", "--tom.name=x")
-    assert run("hitom", *words, out=tmp_path) == 0
+    assert run("hitom", f"--rows.prompting={half}", "--tom.name=x", out=tmp_path) == 0
     rows = json.loads((tmp_path / "x/results.json").read_text())["rows"]
-    assert f"{round(rows[0]['mean'] * rows[0]['n'])} / {rows[0]['n']}" == right
-    faulty = [x["mean"] for x in rows if x["model"] == "symbolic, known faults"][:1]
-    assert faulty == ([1.0] if half == "VP" else [])
+    assert round(rows[0]["mean"] * rows[0]["n"]) == right
+    assert [r["mean"] for r in rows if r["model"] == "symbolic, known faults"][:1] == faulty
 
 
 # ---- runs that say nothing
@@ -258,10 +248,9 @@ def test_a_killed_run_goes_on_and_leaves_no_trace(own, tmp_path):
         "hitom",
         f"--tom.file={own}",
         "--model.name=vllm/echo",
-        "--answer.form=text",
         "--model.concurrency=8",
     ]
-    with serving(latency=0.25) as server, ExitStack() as stack:
+    with serving(latency=0.25, says=said("A")) as server, ExitStack() as stack:
         env = os.environ | {"VLLM_BASE_URL": server.url}
         process = stack.enter_context(
             warm.Process(*command, f"--tom.out={tmp_path}/killed", cwd=ROOT, env=env)
@@ -288,7 +277,7 @@ def test_a_killed_run_goes_on_and_leaves_no_trace(own, tmp_path):
             == 0
         )
     whole = tmp_path / "whole/hitom-vanilla-vllm_echo"
-    for name in ("answers.jsonl", "results.json", "mismatches.csv"):
+    for name in ("answers.jsonl", "results.json"):
         assert (folder / name).read_bytes() == (whole / name).read_bytes(), name
 
 
@@ -305,7 +294,8 @@ def test_one_failing_question_stays_alone_and_is_asked_again(own, tmp_path, caps
         )
 
     monkeypatch.setitem(humanlm.clients.names.scripts, "fickle", fails_at_times)
-    words = ("hitom", f"--tom.file={own}", "--model.name=scripted/fickle", "--model.attempts=1")
+    monkeypatch.setattr(humanlm.models.settings, "ATTEMPTS", 1)
+    words = ("hitom", f"--tom.file={own}", "--model.name=scripted/fickle")
     code = run(*words, out=tmp_path)
     folder = tmp_path / "hitom-vanilla-scripted_fickle"
     outcomes = read_outcomes(folder / "answers.jsonl")
@@ -350,14 +340,13 @@ def test_a_budget_is_one_however_often_a_run_is_killed(own, tmp_path):
         "hitom",
         f"--tom.file={own}",
         "--model.name=vllm/echo",
-        "--answer.form=text",
         "--answer.max_tokens=40",
         "--model.concurrency=4",
         "--model.budget=0.90",
         f"--tom.out={tmp_path}",
     ]
     with (
-        serving(latency=0.05, says="The answer is A, as far as I can tell it, friend") as server,
+        serving(latency=0.05, says='{"reasoning": "as far as I know", "answer": "A"}') as server,
         ExitStack() as stack,
     ):
         env = os.environ | {"VLLM_BASE_URL": server.url, "HUMANLM_PRICES": str(prices)}
@@ -458,7 +447,7 @@ def test_every_way_answers_every_benchmark(name, mode, tmp_path):
         "confaide": {"tier": "4", "head": "gift, June 3rd", "text": "Ira: gift on June 3rd.<END>"},
     }
     b = benchmarks[name]
-    item = next(iter(b.items({"index": "1", **rows[name]}, **b.options)))
+    item = next(iter(b.items({"index": "1", **rows[name]}, **b.checked({}))))
     context = to_context(next(generate("tomi", 1)).story)
     model = ScriptedClient(
         lambda r: said("B") if "answer" in r.schema["properties"] else "no record"
@@ -490,10 +479,11 @@ def test_a_run_is_tried_on_its_first_questions(own, tmp_path):
     assert len(read_outcomes(tmp_path / "tried/answers.jsonl")) == 3
 
 
-def test_answers_that_are_hostile_stay_text(own, tmp_path):
+def test_answers_that_are_hostile_stay_text(own, tmp_path, monkeypatch):
+    monkeypatch.setattr(humanlm.models.settings, "ATTEMPTS", 1)
     nasty = "</td>|<script>alert(1)</script>|\n# A heading"
     humanlm.clients.names.scripts["hostile"] = lambda r: LLMError("malformed", nasty)
-    words = (f"--tom.file={own}", "--model.name=scripted/hostile", "--model.attempts=1")
+    words = (f"--tom.file={own}", "--model.name=scripted/hostile")
     assert run("hitom", *words, out=tmp_path) == 1
     text = (tmp_path / "hitom-vanilla-scripted_hostile/report.md").read_text()
     assert "alert(1)" in text and "<script>" not in text and "\n# A heading" not in text
@@ -566,7 +556,7 @@ def test_stories_are_generated_run_and_parsed(tmp_path, capsys):
         assert (
             main(["data", "contexts", family, f"--tom.file={file}", f"--tom.out={tmp_path}"]) == 0
         )
-        assert "6 of 6 texts parsed, 0 errors, 0 warnings" in capsys.readouterr().out
+        assert "6 of 6 texts parsed, 0 faults" in capsys.readouterr().out
         made, own_ = (
             json.loads(next(folder.glob("*.json")).read_text())
             for folder in (tmp_path / f"{family}-contexts-symbolic/files", out / "contexts")

@@ -617,16 +617,13 @@ def says(monkeypatch, text: str) -> None:
 def test_a_judge_that_cannot_be_reached_stops_the_run(config, copied, capsys, monkeypatch):
     "Nothing half written is left; the next try begins at the same place"
     monkeypatch.setenv("VLLM_API_KEY", "none")
+    monkeypatch.setattr("humanlm.models.settings.ATTEMPTS", 1)
     says(monkeypatch, "Maybe, if it is cheap.")
     judge = [
         "--judge.model",
         "vllm/nobody",
         "--judge.base_url",
         "http://127.0.0.1:9/v1",
-        "--judge.attempts",
-        "1",
-        "--judge.timeout",
-        "2",
     ]
     for path in ("models/humanlm", "checkpoints/humanlm", "trajectories"):
         shutil.rmtree(copied / path)

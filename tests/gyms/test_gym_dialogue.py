@@ -16,8 +16,8 @@ from humanlm.gyms.protocol import (
 )
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
+from humanlm.models.generation import Completion
 from humanlm.models.prompts import end_id
-from humanlm.models.sampling import Completion
 from humanlm.training.dialogues import Heard, multi_turn, turn_advantage
 from humanlm.training.method import Batch
 from humanlm.training.policies import ModelPolicy

@@ -9,6 +9,7 @@ from threading import Thread
 import pytest
 from server import serving
 
+import humanlm.models.settings
 from humanlm.clients.cache import DiskCache
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.ledger import Ledger
@@ -122,10 +123,10 @@ def server():
         yield service
 
 
-def named(server, monkeypatch, **settings):
+def named(server, monkeypatch):
     monkeypatch.setenv("MULTITURN_MODEL_NAME", "tiny")
     monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-    return GymUserConfig("env", **settings)
+    return GymUserConfig("env")
 
 
 def test_the_published_variables_name_the_user(server, monkeypatch):
@@ -196,10 +197,9 @@ def test_the_variables_mean_openai_where_no_other_server_is_named(monkeypatch):
 )
 def test_a_user_that_fails_ends_the_episode_without_a_score(server, monkeypatch, trouble):
     server.configure(**({"says": "", "down": "", "faults": {}} | trouble))
-    env = play(
-        river(named(server, monkeypatch, attempts=1, timeout=0.3).player()),
-        ("action", "Is it in Asia?"),
-    )
+    monkeypatch.setattr(humanlm.models.settings, "ATTEMPTS", 1)
+    monkeypatch.setattr(humanlm.models.settings, "TIMEOUT", 0.3)
+    env = play(river(named(server, monkeypatch).player()), ("action", "Is it in Asia?"))
     assert env.stop == "user_error" and math.isnan(env.score) and math.isnan(env.turns[0].reward)
     server.configure(says="", down="", faults={})
 

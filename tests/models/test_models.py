@@ -33,10 +33,9 @@ from humanlm.models.checkpoints import (
 )
 from humanlm.models.config import END, START, ModelConfig, ModelError, tiny_model, train_tokenizer
 from humanlm.models.embeddings import Embedder
-from humanlm.models.generation import generate
+from humanlm.models.generation import cut_completion, generate
 from humanlm.models.logps import token_logps
 from humanlm.models.prompts import _segments, end_id, end_ids, render, render_target
-from humanlm.models.sampling import cut_completion
 
 TEXTS = [
     f"the {a} {b} is {c}"

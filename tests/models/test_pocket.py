@@ -11,9 +11,8 @@ from humanlm.alignment.scenes import as_context
 from humanlm.alignment.simulator import Simulator
 from humanlm.core.records import Example, Persona
 from humanlm.hierarchy.prompts import make_rows
-from humanlm.models.checkpoints import load_model
+from humanlm.models.checkpoints import _gguf_folder, gguf_file, load_model
 from humanlm.models.generation import generate
-from humanlm.models.gguf import gguf_file, gguf_folder
 from humanlm.models.prompts import render
 from humanlm.training.policies import ModelPolicy
 
@@ -50,7 +49,7 @@ def test_it_is_the_model_of_its_file_with_no_message_of_its_own(pocket):
     asked = torch.tensor([ids])
     expected = plain.generate(asked, max_new_tokens=12, do_sample=False)[0, len(ids) :].tolist()
     assert generate(*pocket, [ids], 12, temperature=0)[0].ids == expected
-    assert AutoTokenizer.from_pretrained(gguf_folder(file)).encode("Hi there") == (
+    assert AutoTokenizer.from_pretrained(_gguf_folder(file)).encode("Hi there") == (
         pocket.tokenizer.encode("Hi there")
     )
 

@@ -73,7 +73,7 @@ def test_a_check_runs_the_rooms_that_changed_and_only_commands_that_did():
         for p in (
             "nbs/rewards/02_scoring.ipynb",
             "humanlm/train.py",
-            "nbs/83_tom.ipynb",
+            "nbs/tom/13_runs.ipynb",
             "nbs/00_data.ipynb",
             "tests/social/test_timeline.py",
             "README.md",

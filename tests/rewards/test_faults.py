@@ -13,7 +13,7 @@ import pytest
 from clock import wait_until
 from server import ANSWER_FAULTS, FAULTS, serving, stated
 
-from humanlm.clients.cache import DiskCache, cache_size
+from humanlm.clients.cache import DiskCache
 from humanlm.clients.client import chat_all
 from humanlm.clients.ledger import Ledger, prices
 from humanlm.clients.limits import Limits
@@ -114,7 +114,7 @@ def test_what_failed_is_asked_again_and_what_was_answered_is_not(server, tmp_pat
     scores, statuses = judged(llm_judge(server, limits, DiskCache(tmp_path)), requests)
     assert statuses["judge failed"]
     failed = {s.id.partition("c")[0] for s in scores if s.status != "scored"}
-    kept = cache_size(DiskCache(tmp_path))
+    kept = len(DiskCache(tmp_path))
     server.configure(faults={})
     server.reset()
     _, statuses = judged(llm_judge(server, cache=DiskCache(tmp_path)), requests)

@@ -14,7 +14,7 @@ from transformers import TrainerCallback
 
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
-from humanlm.models.sampling import cut_completion
+from humanlm.models.generation import cut_completion
 from humanlm.sdpo.hindsight import (
     TEMPLATE,
     AssistantReply,

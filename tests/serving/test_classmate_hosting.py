@@ -122,7 +122,7 @@ def hosted(folders, tmp_path_factory):
 
 def classmates(models, mapping, **settings):
     return make_classmates(
-        ClassmateConfig(models, mapping=str(mapping), max_tokens=12, attempts=1, **settings),
+        ClassmateConfig(models, mapping=str(mapping), max_tokens=12, **settings),
         None,
         None,
     )

@@ -229,8 +229,6 @@ def test_a_chat_server_is_the_user_by_the_published_variables(server, tmp_path, 
         "4",
         "--user.model",
         "env",
-        "--user.attempts",
-        "1",
     )
     server.configure(says="I would rather not.")
     assert evaluate(*play) == 0

@@ -263,7 +263,7 @@ class Stuck:
     async def generate(self, rows, sampling=None):
         while not self.sign.is_set():
             await asyncio.sleep(0.01)
-        from humanlm.models.sampling import Completion
+        from humanlm.models.generation import Completion
 
         return [Completion([1], "<response>late</response>", "stop", [1]) for _ in rows]
 

@@ -232,28 +232,7 @@ FIXTURES = {
         changed([*GOOD, one(seen={"A": "x"}, done={"B": "sings"})]),
         changed([*GOOD, one(seen={"A": "x"}, done={"A": "x", "B": "y"})]),
     ],
-    "I6": [changed([GOOD[0], one(seen={"A": "x"}), GOOD[1]])],
-    "I7": [changed([GOOD[0], one("The lamp is lit."), GOOD[1]])],
-    "I8": [
-        make_context(
-            "AB",
-            [
-                one("Rain.", {"A": "<same_as_state />"}, {"B": "sings"}),
-                one(seen={"A": "<same_as_last_action />"}),
-            ],
-        )
-    ],
-    "I9": [
-        make_context(
-            "AB",
-            [
-                one("Rain.", {"A": "I hear rain."}, {"B": "sings"}),
-                one(seen={"A": "<same_as_last_action />"}),
-            ],
-        )
-    ],
 }
-MENDED = {"I1", "I2", "I3", "I4", "I5"}
 
 
 def codes(context: Context) -> set[str]:
@@ -272,7 +251,7 @@ def test_each_invariant_is_provoked_and_repaired_if_mechanical(code, context):
     before = context.model_copy(deep=True)
     mended, notes = repair(context)
     assert context == before, "repair must not change its input"
-    assert (code in codes(mended)) == (code not in MENDED)
+    assert code not in codes(mended)
     assert bool(notes) == (mended != context)
     assert repair(mended) == (mended, [])
 

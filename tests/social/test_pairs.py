@@ -7,17 +7,18 @@ from statistics import fmean
 
 import pytest
 
-from humanlm.core.basics import run_sync, write_jsonl
+from humanlm.core.basics import run_sync
 from humanlm.evaluation.measured import score_table
-from humanlm.social.generation import generate, hitom_rows, write_tomi
-from humanlm.social.pairs import (
+from humanlm.social.generation import FAMILIES, write_stories
+from humanlm.social.parsing import parser
+from humanlm.social.quality import evaluate_folders
+from humanlm.social.recipe import (
+    _known_stories,
     _split_pairs,
+    examine,
     fresh_pairs,
     read_pairs,
 )
-from humanlm.social.parsing import parser
-from humanlm.social.quality import evaluate_folders
-from humanlm.social.recipe import examine, known_stories
 from humanlm.social.world import read_story
 from humanlm.tom.sets import benchmarks
 
@@ -51,22 +52,17 @@ def test_a_published_story_is_a_list_of_sentences_and_is_learnt_as_a_text(tmp_pa
         (tmp_path / f"{i:02}.json").write_text(json.dumps(row, indent=2))
     pairs, _ = read_pairs(tmp_path)
     assert same(pairs, PAIRS)
-    scores = score_table(examine(parser("symbolic"), known_stories(tmp_path)))
+    scores = score_table(examine(parser("symbolic"), _known_stories(tmp_path)))
     assert fmean(scores["memory"]["story"]) == fmean(scores["f1"]["story"]) == 1.0
-    rows = run_sync(evaluate_folders(tmp_path, tmp_path)).rows
-    assert {(row["method"], row["overall_score"]) for row in rows} == {("exact", 1.0)}
+    ratings = run_sync(evaluate_folders(tmp_path, tmp_path))
+    assert {row.shown["method"] for row in ratings} == {"exact"}
+    assert {row.values["overall"]["record"] for row in ratings} == {1.0}
 
 
 @pytest.mark.parametrize("family", ["tomi", "hitom"])
 def test_a_model_learns_from_texts_as_its_benchmark_gives_them(family, tmp_path):
-    tales, path = (
-        list(generate(family, 6, 3)),
-        tmp_path / {"tomi": "tomi.txt", "hitom": "hitom.jsonl"}[family],
-    )
-    if family == "tomi":
-        write_tomi(path, tales)
-    else:
-        write_jsonl(path, (row for n, tale in enumerate(tales) for row in hitom_rows(tale, n)))
+    path = tmp_path / FAMILIES[family]
+    write_stories(family, 6, 3, path)
     exam = benchmarks[family]
     asked = dict.fromkeys(item.source for item in exam.load(path).items)
     assert list(asked) == [pair.text for pair in fresh_pairs(family, 6, seed=3)]

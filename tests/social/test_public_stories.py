@@ -17,7 +17,7 @@ from humanlm.social.answers import answer
 from humanlm.social.generation import read_tomi
 from humanlm.social.language import plain, read_question
 from humanlm.social.world import read_story
-from humanlm.tom.tales import HITOM_100
+from humanlm.tom.sets import HITOM_100
 
 DATA = os.environ.get("HUMANLM_DATA", "")
 FILES = {  # name → SHA-256 of the published file

@@ -5,7 +5,6 @@ from statistics import fmean
 from humanlm.clients.client import ScriptedClient
 from humanlm.evaluation.measured import score_table
 from humanlm.models.config import ModelConfig
-from humanlm.social.pairs import fresh_pairs
 from humanlm.social.parsing import LLMParser, parser
 from humanlm.social.recipe import (
     FRAMES,
@@ -14,6 +13,7 @@ from humanlm.social.recipe import (
     _pieces,
     _vocabulary,
     examine,
+    fresh_pairs,
 )
 
 PAIRS = list(fresh_pairs("tomi", 60, seed=7))

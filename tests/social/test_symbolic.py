@@ -40,7 +40,7 @@ def test_pantry_is_a_room_and_a_container():
         The pantry is in the pantry.
         Ivo exited the pantry. Nora moved the lime to the jar. The jar is in the pantry.
         Ivo entered the hall.""")
-    assert story.world.first("lime") == "pantry" and story.world.where("lime") == "jar"
+    assert story.world.start["lime"] == "pantry" and story.world.where("lime") == "jar"
     assert (
         where(story, "Ivo", thing="lime") == "pantry"
         and where(story, "Nora", "Ivo", thing="lime") == "pantry"
@@ -186,7 +186,7 @@ def test_multi_word_rooms_and_containers():
     story = lines("""Nora entered the back yard. The kettle is in the treasure chest.
         The treasure chest is in the back yard.
         Nora moved the kettle to the old tool box. The old tool box is in the back yard""")
-    assert (story.world.first("kettle"), story.world.where("kettle")) == (
+    assert (story.world.start["kettle"], story.world.where("kettle")) == (
         "treasure chest",
         "old tool box",
     )

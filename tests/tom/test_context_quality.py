@@ -1,6 +1,5 @@
-"""`eval contexts`: two folders become the published table; nothing is paid for twice."""
+"""`eval contexts`: two folders become a report; nothing is paid for twice."""
 
-import csv
 import json
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from humanlm.clients.names import scripts
 from humanlm.clients.protocol import LLMError
 from humanlm.core.commands import main
+from humanlm.evaluation.measured import load_measured
 from humanlm.social.contexts import read_context
 from humanlm.social.quality import omniscient
 
@@ -58,34 +58,19 @@ def words(folders, *more):
     ]
 
 
-def test_a_rule_rates_without_a_key_in_the_published_columns(folders, capsys):
+def test_a_rule_rates_without_a_key(folders, capsys):
     assert main(words(folders)) == 0
     out, shown = folders[2], capsys.readouterr().out
     report = out.read_text()
-    assert (
-        "| File | Structural | Observation Accuracy | Overall |" in report
-        and "**Mean**" in report
-        and "**Final Score**" in report
-        and "Coverage 60% of 5" in report
-    )
-    assert (
-        "Coverage 60% of 5" in shown
-        and "generated missing" in shown
-        and "generated unreadable" in shown
-    )
-    rows = {row["file_id"]: row for row in csv.DictReader(out.with_suffix(".csv").open())}
-    assert len(rows) == 5 and {row["method"] for row in rows.values()} == {"exact", "none"}
-    seen = {
-        name: float(row["observation_accuracy"])
-        for name, row in rows.items()
-        if row["observation_accuracy"]
-    }
-    whole = {
-        name: float(row["overall_score"]) for name, row in rows.items() if row["overall_score"]
-    }
-    assert sorted(seen.values())[1:] == [1, 1] and min(seen.values()) < 1
-    assert all(abs(whole[name] - (0.3 + 0.7 * seen[name])) < 1e-3 for name in seen)
-    assert sorted(path.name for path in out.parent.iterdir()) == ["quality.csv", "quality.md"]
+    assert "3 of 5 records" in report and "unrated as 0" in report and "3 of 5 records" in shown
+    assert "generated missing" in report and "generated unreadable" in report
+    rows = load_measured(out.with_suffix(".jsonl"))
+    assert {row.shown["method"] for row in rows} == {"exact", "none"}
+    seen = [row.values["observation accuracy"]["record"] for row in rows]
+    whole = [row.values["overall"]["record"] for row in rows]
+    assert sorted(x for x in seen if x == x)[1:] == [1, 1] and sum(x < 1 for x in seen) == 1
+    assert all(abs(a - (0.3 + 0.7 * b)) < 1e-6 for a, b in zip(whole, seen) if b == b)
+    assert sorted(path.name for path in out.parent.iterdir()) == ["quality.jsonl", "quality.md"]
 
 
 def test_a_model_rates_every_record_and_answers_are_paid_once(folders, capsys, monkeypatch):
@@ -100,13 +85,12 @@ def test_a_model_rates_every_record_and_answers_are_paid_once(folders, capsys, m
         )
 
     monkeypatch.setitem(scripts, "judging", judge)
-    command = words(
-        folders, "--judge.model=scripted/judging", "--judge.attempts=1", "--quality.task=tomi"
-    )
+    monkeypatch.setattr("humanlm.models.settings.ATTEMPTS", 1)
+    command = words(folders, "--judge.model=scripted/judging", "--quality.task=tomi")
     broken.append(1)
     assert main(command) == 1 and len(asked) == 3
     assert (
-        "no record of" in capsys.readouterr().err
+        "0 of 5 records" in capsys.readouterr().out
         and "no judgement: malformed: nonsense" in folders[2].read_text()
     )
     broken.clear()
@@ -117,7 +101,7 @@ def test_a_model_rates_every_record_and_answers_are_paid_once(folders, capsys, m
         and all("## Reference record" in text for text in asked)
     )
     assert main(command) == 0 and len(asked) == 3
-    assert "0.930" in folders[2].read_text() and "context judge" in folders[2].read_text()
+    assert "0.93" in folders[2].read_text() and "context judge" in folders[2].read_text()
     assert (
         folders[2].with_suffix(".charges.jsonl").exists()
         and folders[2].with_suffix(".answers").is_dir()

@@ -140,7 +140,7 @@ def items_of(benchmark, rows, **options):
     return [
         item
         for n, row in enumerate(rows)
-        for item in benchmark.items({"index": str(n), **row}, **{**benchmark.options, **options})
+        for item in benchmark.items({"index": str(n), **row}, **benchmark.checked(options))
     ]
 
 

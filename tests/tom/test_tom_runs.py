@@ -6,9 +6,8 @@ import pytest
 
 from humanlm.clients.names import scripts
 from humanlm.core.commands import main
-from humanlm.tom.contexts import load_items, write_stories
+from humanlm.social.generation import write_stories
 from humanlm.tom.runs import read_outcomes
-from humanlm.tom.sets import find_benchmark
 
 MEETING = (
     "<BEGIN><gift{0}, June {0}>\nLea: gift{0} for Kate, on June {0}.\n(Kate joins)\nKate: "
@@ -100,12 +99,3 @@ def test_published_names_of_ways_ask_as_published(published, hitom, tmp_path, mo
     assert all(("At time 0:" in text) == ("context" in published) for text in texts)
     reasons = {"reasoning" in request.schema["properties"] for request in seen}
     assert reasons == {"context" in published}
-
-
-def test_contexts_of_sets_can_be_asked_for_once(hitom, tmp_path, monkeypatch):
-    monkeypatch.setitem(scripts, "first", first)
-    line = ("--model.name=scripted/first", "--tom.mode=generate_socialized_context")
-    assert run("hitom", hitom, tmp_path, *line, "--tom.name=firsts") == 0
-    items = load_items(find_benchmark("hitom"), hitom).items
-    answers = read_outcomes(tmp_path / "firsts/answers.jsonl")
-    assert len(answers) == len({item.set_id for item in items}) == 8

@@ -13,10 +13,9 @@ from humanlm.clients.protocol import LLMError
 from humanlm.core.basics import run_sync
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
-from humanlm.models.generation import generate
+from humanlm.models.generation import Completion, generate
 from humanlm.models.logps import token_logps
 from humanlm.models.prompts import end_id, render
-from humanlm.models.sampling import Completion
 from humanlm.training.dialogues import (
     Heard,
     TokenDialogue,
