@@ -12,13 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from humanlm.alignment.contract import (
-    CONTRACT,
-    AskingConfig,
-    ModelChoice,
-    how_to_ask,
-    renderer_of,
-)
+from .alignment.contract import CONTRACT, ModelChoice, how_to_ask, renderer_of
 from .alignment.simulator import SimulatorClient
 from .core.basics import ConfigError
 from .core.commands import menu
@@ -35,7 +29,7 @@ from .serving.vllm import VLLMPolicy, vllm_command, vllm_program
 GROUPS = {
     "model": ModelChoice,
     "hierarchy": dict,  # settings that come before the model's own
-    "rollout": AskingConfig,
+    "rollout": dict,
     "serve": ServeConfig,
 }
 ABOUT = "Serve a simulated user behind an OpenAI-compatible address."
@@ -51,11 +45,11 @@ def _served_name(choice: ModelChoice, config: ServeConfig) -> str:
 def _plan(
     choice: ModelChoice,
     config: ServeConfig,
-    asking: AskingConfig = AskingConfig(),
-    hierarchy: Mapping[str, Any] = {},  # settings that come before the model's own
+    changes: Mapping[str, Mapping[str, Any]] = {},  # as for `how_to_ask`
 ) -> str:
     "Say what would be served, and how the model is asked"
-    place, settings, setup = how_to_ask(choice.place, hierarchy)
+    setup = how_to_ask(choice.place, changes)
+    place, settings = setup.place, setup.model
     rows = make_rows(
         [Example("", setup.source, "test", "", "", Persona("", "x"), (), "")], setup.hierarchy
     )
@@ -67,7 +61,7 @@ def _plan(
         "template": f"{settings.get('template', 'own')}, prompts {setup.hierarchy.prompt}, "
         f"thinking {setup.hierarchy.thinking}",
     }
-    if setup.compose if asking.compose is None else asking.compose:
+    if setup.compose:
         lines["composed"] = f"replies are asked after {', '.join(setup.hierarchy.load().states)}"
     for row in rows:
         end = (row["stop"] or ["the end token"])[0]
@@ -88,35 +82,30 @@ def _plan(
 def _open_client(
     choice: ModelChoice,
     config: ServeConfig,
-    asking: AskingConfig = AskingConfig(),
-    hierarchy: Mapping[str, Any] = {},  # settings that come before the model's own
+    changes: Mapping[str, Mapping[str, Any]] = {},  # as for `how_to_ask`
 ) -> SimulatorClient:
     "Load the model, or start vLLM for it"
     if config.choose_engine() == "transformers":
-        client = SimulatorClient(
-            choice.place, choice.dtype, compose=asking.compose, hierarchy=hierarchy
-        )
+        client = SimulatorClient(choice.place, choice.dtype, changes=changes)
         client.open()
         return client
-    place, settings, setup = how_to_ask(choice.place, hierarchy)
-    dtype, name = choice.dtype or settings.get("dtype", "auto"), _served_name(choice, config)
-    renderer = renderer_of(place, settings, setup.hierarchy)
-    policy = VLLMPolicy.start(place, renderer, name, dtype, config.vllm)
-    return SimulatorClient(setup._replace(policy=policy), compose=asking.compose)
+    setup, name = how_to_ask(choice.place, changes), _served_name(choice, config)
+    dtype = choice.dtype or setup.model.get("dtype", "auto")
+    policy = VLLMPolicy.start(setup.place, renderer_of(setup), name, dtype, config.vllm)
+    return SimulatorClient(setup._replace(policy=policy))
 
 # %% ../nbs/85_serve.ipynb #serve
 def serve(
     choice: ModelChoice,
     config: ServeConfig,
-    asking: AskingConfig = AskingConfig(),
     key: str = "",
-    hierarchy: Mapping[str, Any] = {},  # settings that come before the model's own
+    changes: Mapping[str, Mapping[str, Any]] = {},  # as for `how_to_ask`
 ) -> None:
     "Serve until told to stop"
     web_libraries()
     line = listen(config.host, config.port)
     print(f"loading {choice.place} ({config.choose_engine()})", flush=True)
-    client = _open_client(choice, config, asking, hierarchy)
+    client = _open_client(choice, config, changes)
     try:
         print(
             f"{_served_name(choice, config)} answers at {address(line)}/v1 (Ctrl+C stops it)",
@@ -131,7 +120,7 @@ def serve(
 # %% ../nbs/85_serve.ipynb #plain_host
 def _check_simulator(choice: ModelChoice) -> None:
     "Raise where a model was trained by another recipe"
-    place = how_to_ask(choice.place)[0]
+    place = how_to_ask(choice.place).place
     if (names := [*contract_files(place)]) and CONTRACT not in names:
         raise ConfigError(
             f"{place} is no simulated user: {', '.join(names)} beside its weights is "
@@ -146,14 +135,15 @@ def _serve(
     s = parse(GROUPS, argv or ["--help"], ABOUT, runs=False)
     key = service_key(s.serve.host, "serve.host", KEY, s.serve.key)
     _check_simulator(s.model)
+    changes = {"hierarchy": s.hierarchy, "rollout": s.rollout}
     if s.dry_run:
-        print(_plan(s.model, s.serve, s.rollout, s.hierarchy))
+        print(_plan(s.model, s.serve, changes))
         return 0
     from humanlm.training.run import quiet_libraries
 
     quiet_libraries()
     try:
-        serve(s.model, s.serve, s.rollout, key, s.hierarchy)
+        serve(s.model, s.serve, key, changes)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
     return 0

@@ -33,7 +33,7 @@ from ..models.bits import Span, byte_count, span_logps
 from ..rewards.judge_settings import LIKELIHOOD
 from ..rewards.reward import AlignmentReward
 from ..rewards.scoring import format_score
-from ..training.method import Advantage, Batch, Method
+from ..training.method import Batch, Method
 from ..training.policies import ModelPolicy, Policy
 from ..training.run import Run
 from ..training.sampling import Sampling
@@ -49,14 +49,15 @@ def group_credits(
     size: int,  # bytes of the reply
     credit: str = "single",
 ) -> np.ndarray:  # [G], nats a byte
-    "Say what each text of a group is worth"
+    "Return what each text of a group is worth"
     values, mixed = (logps - base) / size, _SHARP * logps / size
     readable = np.flatnonzero(~np.isnan(logps))
     if credit == "mixture":
-        whole, most = _mixture(mixed[readable]), _SHARP * base / size
+        whole = _mixture(mixed[readable])
         for k in readable:
             rest = readable[readable != k]
-            values[k] = (whole - (_mixture(mixed[rest]) if len(rest) else most)) / _SHARP
+            others = _mixture(mixed[rest]) if len(rest) else _SHARP * base / size
+            values[k] = (whole - others) / _SHARP
     worst = min(values[readable], default=0.0)
     return np.where(np.isnan(logps), worst - _FAULT, values)
 
@@ -131,46 +132,47 @@ class LikelihoodReward(AlignmentReward):
         "Score a batch by likelihood"
         if self.reader.policy is None:  # it has moved
             self.bases, self.states = {}, None
-        examples = {t.example_id: self.examples[t.example_id] for t in trajectories}
-        beside = await self._beside(trajectories, list(examples.values()))
+        beside = await self._beside(trajectories)
         keys = [_key(t) for t in trajectories]
         leaks = _leaks(trajectories, keys)
-        places = dict.fromkeys([*filter(None, keys), *leaks])
-        places |= dict.fromkeys((id, "", "") for id in examples if id not in self.bases)
-        spans = {key: self._spans(examples[key[0]], key, beside) for key in places}
+        plain = [(t.example_id, "", "") for t in trajectories if t.example_id not in self.bases]
+        places = dict.fromkeys([*filter(None, keys), *leaks, *plain])
+        spans = {key: self._spans(key, beside) for key in places}
         score = partial(self.policy.token_logps, temperature=1.0)
         logps = iter(span_logps(score, [*chain(*spans.values())]))
         values = {key: _chosen([*islice(logps, len(of))]) for key, of in spans.items()}
-        self.bases |= {id: values[id, "", ""] for id in examples if (id, "", "") in values}
+        self.bases |= {key[0]: values[key] for key in plain}
         self.spans = {t.id: spans[key][0] for t, key in zip(trajectories, keys) if key}
         every = [values[key] if key else np.nan for key in keys]
         self._note(trajectories, every, [(key[0], values[key]) for key in leaks])
         return self._paid(trajectories, every)
 
-    async def _beside(self, trajectories, examples):
+    async def _beside(self, trajectories):
         "Let the reader answer the states of each example; example → level → text"
         if all(t.level == THOUGHT for t in trajectories):
             return {}
         greedy = partial(self.policy.generate, sampling=Sampling(temperature=0.0))
         self.states = self.states or StateSource(self.reader.hierarchy, greedy)
-        return await self.states(examples)
+        ids = dict.fromkeys(t.example_id for t in trajectories)
+        return await self.states([self.examples[id] for id in ids])
 
-    def _spans(self, e, key, beside):
+    def _spans(self, key, beside):
         "Put the real reply behind a text in its place, and with `contrast` others' replies too"
-        (_, level, text), hierarchy = key, self.reader.hierarchy
-        if e.id in beside:
-            text = beside[e.id] | ({level: text} if level else {})
+        (id, level, text), hierarchy = key, self.reader.hierarchy
+        e = self.examples[id]
+        if id in beside:
+            text = beside[id] | ({level: text} if level else {})
         elif not level:
             hierarchy = replace(hierarchy, thinking="off")
         others = [*dict.fromkeys(r for r in self.replies[e.context_id].values() if r != e.reply)]
-        drawn = random.Random(f"0/{e.id}").sample(others, min(_RIVALS, len(others)))
+        drawn = random.Random(f"0/{id}").sample(others, min(_RIVALS, len(others)))
         return [
             reply_span(self.policy, replace(e, reply=reply), hierarchy, text or {})
             for reply in (e.reply, *drawn)
         ]
 
     def _worth(self, id, logp):
-        "Give nats a byte"
+        "Return nats a byte"
         return (logp - self.bases[id]) / byte_count(self.examples[id].reply)
 
     def _paid(self, trajectories, logps):
@@ -191,12 +193,12 @@ class LikelihoodReward(AlignmentReward):
         "Log what texts are worth, to their person and to another, and the share of unknown words"
         worth, unknown = defaultdict(list), []
         for t, logp in zip(trajectories, logps):
-            worth[t.level].append(self._worth(t.example_id, logp))
+            worth[f"likelihood/{t.level}"].append(self._worth(t.example_id, logp))
             words = _words(t.fields.get(t.level, "") if logp == logp else "")
             unknown += [word not in self.reader.words for word in words]
-        self.noted = {f"likelihood/{level}": float(known_mean(of)) for level, of in worth.items()}
-        self.noted["likelihood/unknown_words"] = float(known_mean(unknown))
-        self.noted["likelihood/leak"] = float(known_mean([self._worth(*leak) for leak in leaks]))
+        worth["likelihood/unknown_words"] = unknown
+        worth["likelihood/leak"] = [self._worth(*leak) for leak in leaks]
+        self.noted = {name: float(known_mean(of)) for name, of in worth.items()}
 
 
 def _key(t):
@@ -213,17 +215,16 @@ def _leaks(trajectories, keys):
         if key:
             first.setdefault(t.group, (t, key))
     for t, _ in first.values():
-        others = (
+        pairs += [
             (t.example_id, *key[1:])
             for o, key in first.values()
             if o.level == t.level and o.user_id != t.user_id and o.context_id != t.context_id
-        )
-        pairs += [*others][:1]
+        ][:1]
     return pairs
 
 
 def _chosen(logps):
-    "Give log p of the first reply, or its log-softmax among several"
+    "Return log p of the first reply, or its log-softmax among several"
     return logps[0] - np.logaddexp.reduce(logps) if len(logps) > 1 else logps[0]
 
 
@@ -238,45 +239,35 @@ def with_likelihood(
 ) -> Method:
     "Let a live reader be the policy, log what the reward measured, and learn replies"
     reward, metrics = cast(LikelihoodReward, method.reward), cast(Callable, method.metrics)
-    write = method.rollout
+    write, advantage = method.rollout, method.advantage
 
     async def rollout(rows: Sequence[dict], policy: Policy) -> Any:
         reward.policy = reward.reader.policy or policy
         return await write(rows, policy)
 
-    method = method._replace(rollout=rollout, metrics=lambda batch: metrics(batch) | reward.noted)
-    if weight <= 0:
-        return method
-    return method._replace(
-        advantage=_with_lessons(method.advantage, reward), loss=reply_loss(weight)
-    )
+    def with_lessons(batch: Batch) -> Any:
+        import torch
 
-# %% ../../nbs/alignment/10_likelihood.ipynb #reply_lessons
-def _with_lessons(
-    advantage: Advantage,
-    reward: LikelihoodReward,
-) -> Advantage:
-    "Make an advantage that hands on the replies behind the texts, for `reply_loss`"
-    import torch
+        from humanlm.models.logps import pad_rows
 
-    from humanlm.models.logps import pad_rows
-
-    def both(batch: Batch) -> Any:
         spans = [reward.spans.get(t.id, Span([], [], [])) for t in batch.trajectories]
         ids = pad_rows([[*chain(*span)] for span in spans], left=False)[0]
         sizes = torch.tensor([[*map(len, span)] for span in spans])
         return advantage(batch), {"lesson_ids": ids, "lesson_sizes": sizes}
 
-    return both
+    method = method._replace(rollout=rollout, metrics=lambda batch: metrics(batch) | reward.noted)
+    learns = {"advantage": with_lessons, "loss": reply_loss(weight)} if weight > 0 else {}
+    return method._replace(**learns)
 
-
+# %% ../../nbs/alignment/10_likelihood.ipynb #reply_lessons
 def reply_loss(
     weight: float,
 ) -> Any:  # as `Method.loss`
     "Make the supervised term"
-    from humanlm.models.logps import token_logps
 
     def loss(model: Any, inputs: dict) -> Any:
+        from humanlm.models.logps import token_logps
+
         pairs = zip(inputs["lesson_ids"].tolist(), inputs["lesson_sizes"].tolist())
         rows = [(ids, *sizes) for ids, sizes in pairs if sizes[2]]
         if not rows:
@@ -300,10 +291,9 @@ def settle_likelihood(settings: Settings) -> Settings:
     s = settings
     if s.judge.model != LIKELIHOOD:
         return s
-    live = s.judge.reader == "live"
+    live, weight = s.judge.reader == "live", s.reward.reply_loss
     beta = {} if live or "beta" in s.trainer else {"beta": _KL}
-    lam = s.reward.reply_loss
-    return s.changed(trainer=beta, reward={"reply_loss": float(live) if lam < 0 else lam})
+    return s.changed(trainer=beta, reward={"reply_loss": float(live) if weight < 0 else weight})
 
 
 def check_likelihood(settings: Settings) -> None:
@@ -313,12 +303,11 @@ def check_likelihood(settings: Settings) -> None:
         plain = s.reward.credit == "single" and s.reward.reply_loss <= 0
         return require("reward", (plain, "credit and reply_loss need judge.model likelihood"))
     others = [n for n in s.run.methods if n not in _PAID and not MODES[n].supervised]
-    alone = not s.run.engine and not s.rollout.states_from
+    alone = s.reward.alignment > 0 and not s.run.engine and not s.rollout.states_from
     require(
         "judge",
         (not others, f"likelihood pays {', '.join(_PAID)}, not {', '.join(others)}"),
-        (s.reward.alignment > 0, "model likelihood pays as reward.alignment, which is 0"),
-        (alone, "model likelihood needs no run.engine and no rollout.states_from"),
+        (alone, "likelihood needs reward.alignment, no run.engine and no rollout.states_from"),
     )
 
 

@@ -10,22 +10,22 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from textwrap import fill
 from typing import Any, NamedTuple
 
-from .bits import NGRAM, bits_home, model_bits, ngram_bits, with_bits
+from .bits import NGRAM, model_bits, ngram_bits
 from .contract import ModelChoice, contract, how_to_ask, state_source
 from humanlm.alignment.evaluation import (
     BESIDE,
     EvalConfig,
     Evaluation,
-    evaluate_model,
+    evaluate,
     importance,
-    judged_texts,
+    judge_texts,
     load_evaluations,
     measured,
+    policy_of,
     questions,
     tables,
     texts_beside,
@@ -54,10 +54,10 @@ from humanlm.alignment.modes import (
 from ..clients.names import is_chat_model
 from humanlm.core.basics import (
     ConfigError,
-    HumanLMError,
     atomic_write,
     check_name,
     require,
+    run_sync,
     shorten,
     to_json,
     write_jsonl,
@@ -72,24 +72,19 @@ from ..evaluation.dialogues import reply_dialogues
 from humanlm.evaluation.measured import (
     ALL,
     AUC,
+    BITS,
     Measurement,
     Result,
     Results,
     bits_tables,
     load_measured,
-    load_results,
+    results,
     save_measured,
 )
 from ..evaluation.outcome import Arms
 from ..hierarchy.composed import check_composed
 from ..hierarchy.levels import LEVELS
-from humanlm.hierarchy.prompts import (
-    HierarchyConfig,
-    check_training,
-    closing,
-    opening,
-    parts_text,
-)
+from ..hierarchy.prompts import HierarchyConfig, closing, opening, parts_text
 from humanlm.rewards.judge_settings import (
     LIKELIHOOD,
     EvalJudgeConfig,
@@ -102,7 +97,7 @@ from humanlm.rewards.judge_settings import (
     settle_judges,
 )
 from ..rewards.reward import RewardConfig
-from ..rewards.scoring import Judge, JudgeRequest
+from ..rewards.scoring import Judge, require_judged
 from ..training.experiment import Study, Trial
 from ..training.memory import StagePlan
 from ..training.method import AdvantageConfig
@@ -128,7 +123,7 @@ def _rows(
     name: str,  # of a mode
     examples: Sequence[Example] = (_ANYBODY,),
 ) -> list[dict]:
-    "Give the rows that a mode trains on"
+    "Return the rows that a mode trains on"
     rows = training_rows(examples, hierarchy_of(s, name), name)
     if MODES[name].composed and s.rollout.states_from:  # only reading others' states is learned
         return [row for row in rows if row["level"] == "response"]
@@ -137,25 +132,26 @@ def _rows(
     return rows
 
 
-def _method_steps(s: Settings, name: str, examples: int | None) -> int | None:
-    "Count the steps of a mode; examples of training, None: not counted"
-    return planned_steps(s, examples and examples * len(_rows(s, name)))
-
-
-def _sample_requests(
+def _judging_plan(
     s: Settings,
+    config: JudgeConfig,
+    what: str,  # training or evaluation
     rows: Sequence[Example],
-    copies: int = 1,  # texts in a question
-    reply_states: bool = False,  # also read states from the replies
-) -> list[JudgeRequest]:
-    "Make the questions about the first 20 rows: states in fifteen words, the real replies"
-    levels, requests = s.hierarchy.load(), []
+    count: float,  # questions; in evaluation: systems, each of which answers every row
+) -> list[str]:
+    "Count questions to a judge, their tokens and their cost, by the first 20 rows"
+    levels, tests, sample = s.hierarchy.load(), what == "evaluation", []
+    copies = map(str, range(1 if tests else s.rollout.group_size))
+    same = dict.fromkeys(copies, "about " * 15)
     for e in rows[:20]:
-        texts = {name: e.reply if name == "response" else "about " * 15 for name in levels.names}
-        for _, request in questions(e, texts, reply_states, levels.states, readable(s.test_judge)):
-            same = dict.fromkeys(map(str, range(copies)), request.candidates["0"])
-            requests.append(replace(request, candidates=same))
-    return requests
+        texts = {n: e.reply if n == "response" else same["0"] for n in levels.names}
+        read = tests and s.eval.reply_states, levels.states, readable(config)
+        for _, request in questions(e, texts, *read):
+            asked = dict.fromkeys(same, request.candidates["0"])
+            sample.append(replace(request, candidates=asked))
+    if tests:
+        count *= len(sample) * len(rows) / max(1, len(rows[:20]))
+    return judging_plan(config, what, round(count), sample, levels)
 
 
 def testing_plan(
@@ -164,57 +160,43 @@ def testing_plan(
     systems: int,  # that are judged
 ) -> list[str]:
     "Count questions to the judge of held-out answers, their tokens and their cost"
-    sample = _sample_requests(s, rows, 1, s.eval.reply_states)
-    count = round(systems * len(sample) * len(rows) / max(1, len(rows[:20])))
-    plan = judging_plan(s.test_judge, "evaluation", count, sample, s.hierarchy.load())
+    plan = _judging_plan(s, s.test_judge, "evaluation", rows, systems)
     return [*plan, *filter(None, [judges_record(s)["warning"]])]
-
-
-def _judge_plan(
-    s: Settings,
-    train: Sequence[Example],
-    test: Sequence[Example],
-    steps: Mapping[str, int],  # of each mode that is rewarded
-) -> list[str]:
-    "Count questions to the judges, their tokens and their cost"
-    systems, levels = len(s.run.methods) + 5, s.hierarchy.load()  # base, cold start, references
-    if s.judge.model == LIKELIHOOD:
-        return [likelihood_plan(s), *testing_plan(s, test, systems)]
-    counts = [n * (len(levels) if MODES[m].rewarded == "all" else 1) for m, n in steps.items()]
-    count = sum(counts) * s.rollout.num_prompts if s.reward.alignment else 0
-    sample = _sample_requests(s, train, s.rollout.group_size)
-    plan = judging_plan(s.judge, "training", count, sample, levels)
-    return [*plan, *testing_plan(s, test, systems)]
 
 # %% ../../nbs/alignment/51_recipe.ipynb #plan_lines
 def _check_judges(s: Settings, data: Data) -> None:
     "Raise where the oracle lacks known states, or a budget could not be kept"
     for judge in (s.judge, s.test_judge):
-        if judge.model == "oracle" and not any(e.states for e in data.examples):
-            raise ConfigError(
-                f"{judge.group}.model oracle needs known states, and these data have none. "
-                "Choose rule, or a model such as openai/gpt-5-mini."
-            )
+        known = judge.model != "oracle" or any(e.states for e in data.examples)
+        why = "model oracle needs known states, which these data lack. Choose rule, or a chat model"
+        require(judge.group, (known, why))
         judge.require_price(judge.model)
 
 
 def _plan_lines(s: Settings, data: Data) -> list[str]:
     "Say what a run will do and cost"
     _check_judges(s, data)
-    train, test, levels = data.split("train"), data.split(s.eval.split), s.hierarchy.load().names
-    rewarded = [name for name in s.run.methods if not MODES[name].supervised]
-    steps = {name: _method_steps(s, name, len(train)) or 0 for name in rewarded}
-    taught = f"{s.sft.reply_steps} steps of {s.sft.batch} rows with real replies"
-    plans = {name: step_plan(s, steps[name]) if name in steps else taught for name in s.run.methods}
+    train, test, levels = data.split("train"), data.split("test"), s.hierarchy.load().names
+    plans, asked = {}, 0
+    for name in s.run.methods:
+        plans[name] = f"{s.sft.reply_steps} steps of {s.sft.batch} rows with real replies"
+        if not MODES[name].supervised:
+            steps = planned_steps(s, len(train) * len(_rows(s, name))) or 0
+            plans[name] = step_plan(s, steps)
+            asked += steps * (len(levels) if MODES[name].rewarded == "all" else 1)
+    asked *= s.rollout.num_prompts if s.reward.alignment else 0
+    paid = s.judge.model == LIKELIHOOD
+    judged = _judging_plan(s, s.judge, "training", train, asked) if not paid else []
     turns = "mixed in every step" if s.rollout.mixed_levels else "one a step"
     return [
         f"data                {s.data.source}: {len(train):,} training rows, "
-        f"{len(test):,} held out ({s.eval.split})",
+        f"{len(test):,} held out",
         f"levels              {', '.join(levels)}; {turns}",
         f"cold start          {_lesson_steps(s)} steps of {s.sft.batch} rows, then "
         f"{s.sft.faithful_steps} of thoughts to follow",
         *(f"{name:<19} {plan}" for name, plan in plans.items()),
-        *_judge_plan(s, train, test, steps),
+        *([likelihood_plan(s)] if paid else judged),
+        *testing_plan(s, test, len(s.run.methods) + 5),  # base, cold start, references
     ]
 
 # %% ../../nbs/alignment/51_recipe.ipynb #stage-plans
@@ -222,15 +204,12 @@ def _stage_plan(s: Settings, name: str) -> StagePlan:
     "Say what a stage gives machines to do"
     names = s.run.methods if name == "cold-start" else [name]
     longest = max((row["max_tokens"] for n in names for row in _rows(s, n)), default=0)
-    if name == "cold-start":
-        steps = _lesson_steps(s)
-        return StagePlan(
-            name, steps + s.sft.faithful_steps * bool(steps), s.sft.batch, longest, "lessons"
-        )
-    if MODES[name].supervised:
-        return StagePlan(name, s.sft.reply_steps, s.sft.batch, longest, "lessons")
-    completions = s.rollout.num_prompts * s.rollout.group_size
-    return StagePlan(name, _method_steps(s, name, None), completions, longest)
+    steps = _lesson_steps(s) + s.sft.faithful_steps * bool(_lesson_steps(s))
+    if name != "cold-start" and not MODES[name].supervised:
+        completions = s.rollout.num_prompts * s.rollout.group_size
+        return StagePlan(name, planned_steps(s, None), completions, longest)
+    steps = steps if name == "cold-start" else s.sft.reply_steps
+    return StagePlan(name, steps, s.sft.batch, longest, "lessons")
 
 # %% ../../nbs/alignment/51_recipe.ipynb #AlignmentWork
 class Candidate(NamedTuple):
@@ -255,16 +234,14 @@ class AlignmentWork(Work):
 # %% ../../nbs/alignment/51_recipe.ipynb #check_settings
 def _check_settings(s: Settings) -> None:
     "Raise for settings that cannot be trained with, before anything is read"
-    if not s.run.methods and not _lesson_steps(s):
-        raise ConfigError(
-            "run.methods names none, so there is nothing to train. To judge only: humanlm eval."
-        )
+    for name in s.run.methods:
+        check_name(name, MODES, "method", ConfigError)
     if s.reward.extra:
         load_plugin(s.reward.extra, "reward.extra")
     if s.rollout.compose:
         check_composed(s.hierarchy)
     check_likelihood(s)
-    levels = check_training(s.hierarchy.load()).names
+    levels, supervised = s.hierarchy.load().names, [MODES[n].supervised for n in s.run.methods]
     for name in levels if s.data.source == "miniworld" else ():
         check_name(name, LEVELS, "level of the synthetic world", ConfigError)
     source, places = s.rollout.states_from, list(s.eval.beside)
@@ -272,12 +249,12 @@ def _check_settings(s: Settings) -> None:
         places.append(ModelChoice(source).place)
     for place in places:
         how_to_ask(place)  # raises where there is no such model
-    for name in s.run.methods:
-        check_name(name, MODES, "method", ConfigError)
-    supervised = [MODES[name].supervised for name in s.run.methods]
-    fits, taught = s.rollout.group_size > 1 or all(supervised), s.sft.reply_steps > 0
+    trains, fits = supervised or _lesson_steps(s), s.rollout.group_size > 1 or all(supervised)
+    require("run", (bool(trains), "methods names none. To judge only: humanlm eval"))
+    require("hierarchy", (levels[-1] == "response", "levels must end with 'response'"))
     require("rollout", (fits, "group_size must be at least 2: completions are compared"))
-    require("sft", (taught or not any(supervised), "reply_steps must be above 0, got 0"))
+    taught = s.sft.reply_steps > 0 or not any(supervised)
+    require("sft", (taught, "reply_steps must be above 0, got 0"))
 
 # %% ../../nbs/alignment/51_recipe.ipynb #cold_start
 def _cold_start(run: Run, stage: str, model: Any, tokenizer: Any) -> None:
@@ -314,9 +291,7 @@ def _candidates(run: Run) -> Mapping[str, Candidate]:
     s, w = run.settings, run.work
     if not w.candidates:
         places = {name: str(run.model_folder(name)) for name in run.models}
-        for place in s.eval.beside:
-            parts = [part for part in Path(place).parts if part not in ("/", "runs", "models")]
-            places["-".join(parts[-2:])] = place
+        places |= {Path(place).name: place for place in s.eval.beside}
         models = {name: Candidate(settings_of(s, name), place) for name, place in places.items()}
         texts = texts_beside(w.data, w.examples).items()
         w.candidates = models | {name: Candidate(s, texts=rows) for name, rows in texts}
@@ -325,26 +300,32 @@ def _candidates(run: Run) -> Mapping[str, Candidate]:
 
 def _evaluations_of(run: Run, name: str) -> list[Evaluation]:
     "Evaluate a candidate on every level of the held-out rows; done once and kept"
-    w = run.work
+    w, judge = run.work, run.work.test_judge
 
     def make():
         s, place, texts = _candidates(run)[name]
         if texts is None:
-            ledger = w.ledgers.get("simulated user")
-            return evaluate_model(place, w.examples, s, w.test_judge, ledger)
-        return judged_texts(w.examples, texts, s, w.test_judge)
+            policy = policy_of(place, s, w.ledgers.get("simulated user"))
+            judged = evaluate(policy, w.examples, s, judge, state_source(s))
+        else:
+            d = s.hierarchy.load()
+            shown = [{n: text for n, text in row.items() if n in d.names} for row in texts]
+            asked = None, s.eval.reply_states, s.test_judge.concurrency, d.states
+            judged = judge_texts(w.examples, shown, judge, *asked)
+        evaluations = run_sync(judged)
+        levels = [by_level for e in evaluations for by_level in e.scores.values()]
+        require_judged([score for by in levels for score in by.values()], group=s.test_judge.group)
+        return evaluations
 
     return run.kept(f"evaluations/{name}.jsonl", make, write_jsonl, load_evaluations)
 
 
 def completed(run: Run, outcome: Results) -> Results:
     "Add which states go with good replies, who judged, and bits"
-    s = run.settings
     names = dict.fromkeys(r.model for r in outcome.rows if r.model not in BESIDE)
-    answers = {name: _evaluations_of(run, name) for name in names}
-    states = importance(answers, s.eval.bootstrap)
-    outcome = outcome._replace(importance=states, notes={"judges": judges_record(s)})
-    return _add_bits(run, outcome) if s.eval.bits else outcome
+    states = importance({name: measured(_evaluations_of(run, name)) for name in names})
+    outcome = outcome._replace(importance=states, notes={"judges": judges_record(run.settings)})
+    return _add_bits(run, outcome) if run.settings.eval.bits else outcome
 
 
 def _models(run: Run) -> dict[str, Candidate]:
@@ -352,29 +333,28 @@ def _models(run: Run) -> dict[str, Candidate]:
 
 
 def _add_bits(run: Run, outcome: Results) -> Results:
-    "Measure the bits of every model, and of a model of characters"
+    "Measure the bits of every model, and of a model of characters; intervals are by person"
     s, rows, bits = run.settings, run.work.examples, {}
-
-    def measure(name, one):
-        if name == NGRAM:
-            return ngram_bits(rows, [e.reply for e in run.work.data.split("train")])
+    makes: dict[str, Callable] = {
+        name: lambda one=one: model_bits(one.place, rows, one.settings)
+        for name, one in _models(run).items()
+        if not is_chat_model(one.place) or one.place.startswith("vllm/")
+    }
+    train = run.work.data.split("train")
+    makes[NGRAM] = lambda: ngram_bits(rows, [e.reply for e in train])
+    for name, make in makes.items():
         print(f"bits of {name}", flush=True)
-        return model_bits(one.place, rows, one.settings)
-
-    for name, one in (_models(run) | {NGRAM: Candidate(s)}).items():
-        file, make = f"{bits_home(s)}/{name}.jsonl", partial(measure, name, one)
-        try:
-            bits[name] = run.kept(file, make, save_measured, load_measured)
-        except HumanLMError as e:
-            if not is_chat_model(one.place):
-                raise
-            print(f"no bits of {name}: {e}", file=sys.stderr)
-    return with_bits(outcome, bits, s.eval.bootstrap)
+        bits[name] = run.kept(
+            f"bits-{s.eval.bits}/{name}.jsonl", make, save_measured, load_measured
+        )
+    of_bits = results(bits, references=[NGRAM])
+    pairs = [p for p in of_bits.paired if p.metric != f"{BITS}chance"]
+    return outcome._replace(rows=outcome.rows + of_bits.rows, paired=outcome.paired + pairs)
 
 
 def _add_detection(run: Run, outcome: Results) -> Results:
     "Tell how well a detector tells replies of each model from those of people, and show one chat"
-    s, examples = run.settings, run.work.examples
+    examples = run.work.examples
     replies = {
         name: {e.example_id: e.texts.get("response", "") for e in _evaluations_of(run, name)}
         for name in _models(run)
@@ -384,20 +364,16 @@ def _add_detection(run: Run, outcome: Results) -> Results:
         sources.setdefault(d.source, []).append(d)
     rows = [
         Result(name, AUC, ALL, len(sources[name]), i.value, i.low, i.high)
-        for name, i in told_apart(sources, resamples=s.eval.bootstrap).items()
+        for name, i in told_apart(sources, resamples=2000).items()
     ]
-    notes = outcome.notes | {"example": _one_chat(examples[0], replies)}
+    first = examples[0]
+    texts = {name: by_id.get(first.id, "") for name, by_id in replies.items()}
+    lines = [fill(f"{m.name or m.role}: {parts_text(m.content)}", 100) for m in first.context[-4:]]
+    said = {"really said": first.reply, **texts}
+    width = max(map(len, said))
+    chat = [f"{name:<{width}}  {shorten(text, 300)}" for name, text in said.items()]
+    notes = outcome.notes | {"example": "\n".join(["One chat", *lines, "", *chat])}
     return outcome._replace(rows=outcome.rows + rows, notes=notes)
-
-
-def _one_chat(example: Example, replies: Mapping[str, Mapping[str, str]]) -> str:
-    "Show what people said, what the person really replied, and what each model replies"
-    texts = {"really said": example.reply}
-    texts |= {name: by_id.get(example.id, "") for name, by_id in replies.items()}
-    width = max(map(len, texts))
-    before = [f"{m.name or m.role}: {parts_text(m.content)}" for m in example.context[-4:]]
-    after = [f"{name:<{width}}  {shorten(text, 300)}" for name, text in texts.items()]
-    return "\n".join(["One chat", *(fill(line, 100) for line in before), "", *after])
 
 # %% ../../nbs/alignment/51_recipe.ipynb #HumanLM
 class HumanLM(Recipe):
@@ -445,7 +421,7 @@ class HumanLM(Recipe):
         notes = {"judge": first.name, "test_judge": test.name, "judges": judges_record(s)}
         ledgers = {"": first.ledger, "test judge": test.ledger}
         fingerprint = data_fingerprint(data.examples)
-        rows = data.split(s.eval.split)
+        rows = data.split("test")
         return AlignmentWork(fingerprint, ledgers, notes, data, first, test, reward, rows)
 
     def begin(self, run: Run) -> None:
@@ -480,17 +456,13 @@ class HumanLM(Recipe):
 
     def references(self, run: Run) -> dict[str, list[Measurement]]:
         "Chance, constant and ceiling of the synthetic world; replies of people where data are real"
-        if not run.work.data.world and "response" not in run.settings.hierarchy.load().names:
-            return {}
         names = [name for name in _candidates(run) if name not in run.models]
         return {name: self.evaluate(run, name) for name in names}
 
     def complete(self, run: Run, found: Results) -> Results:
         "Add who judged, bits, and how human replies are"
         outcome = completed(run, found)
-        if run.work.data.world or "response" not in run.settings.hierarchy.load().names:
-            return outcome
-        return _add_detection(run, outcome)
+        return outcome if run.work.data.world else _add_detection(run, outcome)
 
     def tables(self, rows: Sequence[Result]) -> str:
         bits, states = bits_tables(rows), {r.level for r in rows} - {ALL, "response"}

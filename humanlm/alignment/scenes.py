@@ -51,16 +51,6 @@ class RequestError(LLMError):
         super().__init__("bad request" if status < 500 else "server", message, status)
         self.message, self.param, self.code = redact(message), param, code
 
-
-def _fields(value: Any, kind: Any, where: str = "") -> Any:
-    "Read fields of a request; `RequestError` where one is of another kind"
-    try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError as e:
-        problem, _, path = str(e).partition(" - at `$")
-        name = f"{where}{path.removesuffix('`')}".replace("[...]", "").lstrip(".")
-        raise RequestError(f"{name}: {problem}", name) from e
-
 # %% ../../nbs/alignment/06_scenes.ipynb #read_message
 SYSTEM = ("system", "developer")
 
@@ -77,31 +67,33 @@ class _ChatMessage(msgspec.Struct):
     name: Annotated[str, msgspec.Meta(max_length=200)] | None = None
 
     def message(self, id: str) -> Message:
-        "Give the same as a record; the assistant is the simulated person"
+        "Return the same as a record; the assistant is the simulated person"
         text = self.content or ""
         text = text if isinstance(text, str) else "".join(part.text for part in text)
         name = SPEAKER if self.role == "assistant" else self.name or ""
         return Message(id, name=name, content=text)
 
 
-class _Extra(msgspec.Struct):
-    "What a request says in fields of ours"
+class _Request(msgspec.Struct):
+    "What a request says, in fields of chat APIs and of ours"
 
+    messages: list[_ChatMessage]
     persona: str | dict[str, Any] | None = None
-    level: str | None = None
+    level: str = "response"
     source: Annotated[str, msgspec.Meta(min_length=1, max_length=100)] | None = None
-    states: dict[str, str] | None = None
+    states: dict[str, str] = {}
 
 # %% ../../nbs/alignment/06_scenes.ipynb #Said
-Said = str | Message | tuple[str, str] | Mapping[str, Any]
+Said = str | Message | tuple[str, str]
 
 
 def as_context(
-    context: Said | Sequence[Said],  # a text, a message (also as a dict), (name, text), or a list
+    context: Said | Sequence[Said],  # a text, a message, (name, text), or a list of them
     user_id: str = SPEAKER,  # who is meant by the name HUMAN
 ) -> tuple[Message, ...]:
     "Turn whatever was said into messages"
-    several = isinstance(context, (list, tuple)) and not _is_pair(context)
+    pair = isinstance(context, tuple) and all(isinstance(one, str) for one in context)
+    several = isinstance(context, Sequence) and not (isinstance(context, str) or pair)
     messages: Any = context if several else [context]
     read = tuple(_message(one, f"m{i}", user_id) for i, one in enumerate(messages))
     if any(m.content.strip() for m in read):
@@ -112,22 +104,10 @@ def as_context(
 
 # %% ../../nbs/alignment/06_scenes.ipynb #_message
 def _message(one, id, user_id):
-    if isinstance(one, Mapping):
-        chat = _fields(dict(one), _ChatMessage, id)
-        if chat.role in SYSTEM:
-            raise RolloutError(f"A message of role {chat.role} belongs to the persona.")
-        one = chat.message(id)
-    elif isinstance(one, str):
-        one = Message(id, content=one)
-    elif _is_pair(one):
-        one = Message(id, name=one[0], content=one[1])
-    elif not isinstance(one, Message):
-        raise RolloutError(f"Expected a text, a Message or (name, text), got {shorten(repr(one))}.")
+    if not isinstance(one, Message):
+        name, text = ("", one) if isinstance(one, str) else one
+        one = Message(id, name=name, content=text)
     return replace(one, name=user_id) if one.name == SPEAKER else one
-
-
-def _is_pair(one):
-    return isinstance(one, tuple) and len(one) == 2 and all(isinstance(s, str) for s in one)
 
 # %% ../../nbs/alignment/06_scenes.ipynb #Scene
 class Scene(NamedTuple):
@@ -145,29 +125,28 @@ def read_scene(
     source: str = "chat",  # where conversations take place, unless the request says otherwise
 ) -> Scene:
     "Read who is asked what; `RequestError` names the field that is wrong"
-    extra = _fields(request.extra or {}, _Extra)
-    level, states = extra.level or "response", extra.states or {}
-    of_states = [name for name in levels if name != "response"]
-    for param, name, names in [
-        ("level", level, levels),
-        *(("states", n, of_states) for n in states),
-    ]:
-        if name not in names:
-            hint = near_miss(name, names)
-            raise RequestError(f"Unknown level {shorten(name)!r}.{hint}", param)
-    messages = [_fields(m, _ChatMessage, f"messages[{i}]") for i, m in enumerate(request.messages)]
-    system = [m.message("").content for m in messages if m.role in SYSTEM]
-    if extra.persona is None and not system:
-        why = "Nobody is to be played: say who it is in a system message or in the field persona"
-        raise RequestError(why, "persona")
+    fields = {"messages": list(request.messages), **(request.extra or {})}
     try:
-        persona = as_persona(system[-1] if extra.persona is None else extra.persona)
+        r = msgspec.convert({k: v for k, v in fields.items() if v is not None}, _Request)
+    except msgspec.ValidationError as e:
+        problem, _, path = str(e).partition(" - at `$.")
+        name = path.removesuffix("`").replace("[...]", "")
+        raise RequestError(f"{name}: {problem}", name) from e
+    of_states = [name for name in levels if name != "response"]
+    for name, param in {**dict.fromkeys(r.states, "states"), r.level: "level"}.items():
+        names = levels if param == "level" else of_states
+        if name not in names:
+            raise RequestError(f"Unknown level {shorten(name)!r}.{near_miss(name, names)}", param)
+    messages = [m.message(f"messages[{i}]") for i, m in enumerate(r.messages)]
+    system = [m for m, chat in zip(messages, r.messages) if chat.role in SYSTEM]
+    context = tuple(m for m, chat in zip(messages, r.messages) if chat.role not in SYSTEM)
+    persona = r.persona if r.persona is not None else system[-1].content if system else ""
+    try:
+        who = as_persona(persona)
     except RolloutError as e:
-        raise RequestError(str(e), "persona") from e
-    places = [i for i, m in enumerate(messages) if m.role not in SYSTEM]
-    context = tuple(messages[i].message(f"messages[{i}]") for i in places)
+        raise RequestError(f"{e} A system message does, or the field persona.", "persona") from e
     if not any(m.content.strip() for m in context):
         raise RequestError("There is nothing to reply to: add a message of role user", "messages")
-    place = extra.source or source
-    example = Example("request", place, "test", SPEAKER, "request", persona, context, "")
-    return Scene(example, level, len(system) - (extra.persona is None), states)
+    place = r.source or source
+    example = Example("request", place, "test", SPEAKER, "request", who, context, "")
+    return Scene(example, r.level, len(system) - (r.persona is None), r.states)

@@ -97,7 +97,7 @@ class Writer:
 
         split, c, p = name.removesuffix("_dropout"), self.hierarchy, self.c.dropout
         if split != name:
-            c = replace(c, field_dropout=p, item_dropout=p, dropout_in="all")
+            c = replace(c, dropout=p)
         note: dict[str, Any] = {"rows": 0, "undescribed": 0, "lost": []}
         all_rows, files = self.plan.rows(split), {}
         with ExitStack() as stack:

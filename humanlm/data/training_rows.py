@@ -74,7 +74,7 @@ class Made:
         thinking: bool | None = None,  # None: as the config says
     ) -> str:
         "Return the system message, which is made once for all rows of a person"
-        systems, key = self.voice.systems, (self.split, levels, thinking, c.item_dropout)
+        systems, key = self.voice.systems, (self.split, levels, thinking, c.dropout)
         if key not in systems:
             systems[key] = parts_text(prompt(self.example, levels, c, thinking)[0]["content"])
         return systems[key]

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Write', 'States', 'BATCH', 'in_order', 'written', 'states_in', 'check_composed', 'compose', 'thinks_first',
-           'StateSource']
+           'read_answer', 'ask_states', 'states_of', 'StateSource']
 
 # %% ../../nbs/hierarchy/52_composed.ipynb #composed-imports
 import re
@@ -71,6 +71,16 @@ def thinks_first(row: Mapping[str, Any]) -> bool:
     "Say whether the answer to a row begins with a thought, which a composed row already holds"
     return bool(row["thinking"]) and "prefix" not in row
 
+
+def read_answer(
+    row: Mapping[str, Any],  # that was asked
+    text: str,  # what a model wrote
+    strict: bool = True,
+) -> Any:  # fields (level → text) and status
+    "Read the levels that a row asks for"
+    reading = ParsePolicy(strict, thinks_first(row), form=row["form"])
+    return parse(text, row.get("levels", row["level"]), reading)
+
 # %% ../../nbs/hierarchy/52_composed.ipynb #StateSource
 Write = Callable[
     [Sequence[dict]], Awaitable[Sequence[Completion]]
@@ -79,6 +89,27 @@ States = Callable[
     [Sequence[Example]], Awaitable[Mapping[str, Mapping[str, str]]]
 ]  # examples → example id → level → text
 BATCH = 150  # examples that are asked together
+
+
+async def ask_states(
+    examples: Sequence[Example],
+    config: HierarchyConfig,  # of the model that writes
+    write: Write,
+) -> list[tuple[dict, Completion]]:  # row, and what was written for it
+    "Ask a model for the states of each example"
+    rows = [row for e in examples for row in make_rows([e], config, config.load().states)]
+    return list(zip(rows, await write(rows), strict=True))
+
+
+def states_of(
+    answers: Sequence[tuple[dict, Completion]],  # from `ask_states`
+    strict: bool = True,
+) -> dict[str, dict[str, str]]:  # example id → level → text
+    "Read states; what cannot be read is left out"
+    texts: dict[str, dict[str, str]] = {row["example_id"]: {} for row, _ in answers}
+    for row, completion in answers:
+        texts[row["example_id"]] |= read_answer(row, completion.text, strict).fields
+    return texts
 
 
 class StateSource:
@@ -100,14 +131,7 @@ class StateSource:
         "Give the states of each example"
         new = [*{e.id: e for e in examples if e.id not in self.texts}.values()]
         for at in range(0, len(new), BATCH):
-            await self._ask(new[at : at + BATCH])
-        return {e.id: self.texts[e.id] for e in examples}
-
-    async def _ask(self, examples):
-        states = self.config.load().states
-        rows = [row for e in examples for row in make_rows([e], self.config, states)]
-        self.texts |= {e.id: {} for e in examples}
-        for row, completion in zip(rows, await self.write(rows), strict=True):
-            self.tokens += len(completion.ids)
-            reading = ParsePolicy(self.config.strict, bool(row["thinking"]), form=row["form"])
-            self.texts[row["example_id"]] |= parse(completion.text, row["level"], reading).fields
+            answers = await ask_states(new[at : at + BATCH], self.config, self.write)
+            self.tokens += sum(len(completion.ids) for _, completion in answers)
+            self.texts |= states_of(answers, self.config.strict)
+        return {e.id: self.texts.get(e.id, {}) for e in examples}

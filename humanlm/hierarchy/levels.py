@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['FORMS', 'FIXTURES', 'VARIANTS', 'HIERARCHY', 'LEVELS', 'STATES', 'TEXT_FAULTS', 'is_level_name', 'Dimension',
-           'Hierarchy', 'read_template', 'read_json', 'load_hierarchy', 'load_variant', 'variants', 'word_count',
-           'text_limits', 'text_faults']
+           'Hierarchy', 'read_template', 'read_json', 'load_hierarchy', 'variants', 'word_count', 'text_limits',
+           'text_faults']
 
 # %% ../../nbs/hierarchy/01_levels.ipynb #import-json-import-re
 import json
@@ -103,17 +103,6 @@ class Hierarchy(tuple):
     def __repr__(self):
         return f"Hierarchy({', '.join(self.names)})"
 
-    def _repr_markdown_(self):
-        rows = [
-            (
-                f"`{d.name}`",
-                d.definition,
-                *("–" if n is None else n for n in (d.max_words, d.max_tokens, d.threshold)),
-            )
-            for d in self
-        ]
-        return Table(("level", "definition", "words", "tokens", "threshold"), rows, "l").markdown()
-
     def index_of(self, name: str) -> int:
         "Find the position of a level"
         return self.names.index(check_name(name, self.names, "level", ConfigError))
@@ -154,10 +143,14 @@ def read_json(
         raise ConfigError(f"{path}: not a readable JSON file ({e}).") from e
 
 # %% ../../nbs/hierarchy/01_levels.ipynb #make_hierarchy
+@cache
 def load_hierarchy(
-    path: str | Path,  # a JSON file
+    path: str | Path,  # a key of `VARIANTS`, or a JSON file
 ) -> Hierarchy:
-    "Read a hierarchy from a file (HumanLM's format); errors name file, level and field"
+    "Read a hierarchy (HumanLM's format); errors name file, level and field"
+    if not Path(path).is_file():
+        name = check_name(str(path), VARIANTS, "hierarchy.path", ConfigError)
+        path = FIXTURES / "hierarchies" / f"{name}.json"
     path = Path(path)
     levels = read_json(path).items()
     return Hierarchy(
@@ -179,16 +172,7 @@ VARIANTS = read_json(FIXTURES / "variants.json")
 "Name → its published name, the chat template that goes with it, and what it is"
 
 
-@cache
-def load_variant(
-    name: str,  # a key of `VARIANTS`
-) -> Hierarchy:
-    "Load a shipped hierarchy"
-    check_name(name, VARIANTS, "hierarchy variant", ConfigError)
-    return load_hierarchy(FIXTURES / "hierarchies" / f"{name}.json")
-
-
-HIERARCHY = load_variant("main")
+HIERARCHY = load_hierarchy("main")
 LEVELS, STATES = HIERARCHY.names, HIERARCHY.states
 
 # %% ../../nbs/hierarchy/01_levels.ipynb #variants-table
@@ -206,7 +190,7 @@ def variants() -> Table:
     )
     rows = []
     for name, about in VARIANTS.items():
-        levels = load_variant(name)
+        levels = load_hierarchy(name)
         thinks = ", ".join(d.name for d in levels if d.thinks or d.form == "thought")
         tokens = " / ".join(dict.fromkeys(str(d.max_tokens) for d in levels))
         least = ", ".join(dict.fromkeys(str(d.threshold) for d in levels if d.threshold))

@@ -291,12 +291,13 @@ class Service(ChatService):
         return question
 
     async def reply(self, name: str, question: ChatRequest) -> dict:
-        speech, answers = await self.client.answer(question), []
-        for one in speech.said:
-            thought = {"reasoning_content": one.thought} if one.thought else {}
-            answers.append(({"role": "assistant", "content": one.text} | thought, one.finish))
-        ours = (speech.reply().extra or {}) | {"ignored_system_messages": speech.scene.ignored}
-        completion = completion_body(name, answers, speech.tokens_in, speech.tokens_out)
+        reply = await self.client.send(question)
+        ours, answers = dict(reply.extra or {}), []
+        texts = reply.texts or (reply.text,)
+        for text, thought, end in zip(texts, ours["thoughts"], ours.pop("ends")):
+            more = {"reasoning_content": thought} if thought else {}
+            answers.append(({"role": "assistant", "content": text} | more, end))
+        completion = completion_body(name, answers, reply.usage.tokens_in, reply.usage.tokens_out)
         return completion | {"humanlm": ours}
 
     def listed(self) -> list[dict]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..alignment.scenes import as_context, as_persona
-from ..alignment.simulator import Utterance, simulator_client
+from ..alignment.simulator import SimulatorClient, Utterance
 from ..core.basics import ConfigError, HumanLMError, run_sync
 from ..core.records import Example, Message, persona_text
 from ..hierarchy.prompts import SPEAKER
@@ -115,7 +115,8 @@ class Talk:
         examples: Sequence[Example] = (),  # people and conversations to choose from
     ):
         quiet_libraries()
-        self.client, self.examples = simulator_client(model), list(examples)
+        self.client = model if isinstance(model, SimulatorClient) else SimulatorClient(model)
+        self.examples = list(examples)
 
     def follow(self, example: Example, seed: int = 0) -> Iterator[Interview]:
         "Ask a person; yield what was said after each level"

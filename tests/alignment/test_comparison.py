@@ -34,7 +34,7 @@ LEVELS = ("stance", "emotion", "belief", "value", "goal", "communication", "resp
 CONFIG = (
     "run: {name: mini, methods: [script]}\nworld: {users: 40, replies_per_user: "
     "12}\ndata: {max_test: 12}\n"
-    "eval: {bootstrap: 20}\njudge: {model: rule}\ntest_judge: {model: oracle}\n"
+    "judge: {model: rule}\ntest_judge: {model: oracle}\n"
 )
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -345,7 +345,7 @@ def test_a_run_is_used_again_only_under_the_same_conditions(here):
         ["--data.max_test", "9"],
     ):
         assert not done("mini", *flags)["script"], flags
-    assert done("mini", "--test_judge.concurrency", "2", "--eval.bootstrap", "50")["script"]
+    assert done("mini", "--test_judge.concurrency", "2")["script"]
 
 
 def test_only_what_changed_is_judged_again(here):

@@ -216,7 +216,6 @@ SMALL = {
     | {"adam_lr": 0.015},
     "rollout": {"num_prompts": 2, "group_size": 4},
     "trainer": {"max_steps": 4, "save_steps": 2, "save_total_limit": 3},
-    "eval": {"bootstrap": 20},
 }
 
 

@@ -43,7 +43,6 @@ TINY = {
     "rollout": {"num_prompts": 2, "group_size": 4, "temperature": 0.2},
     "judge": {"model": "rule"},
     "trainer": {"max_steps": STEPS, "save_steps": 4, "learning_rate": 0.002},
-    "eval": {"bootstrap": 20},
 }
 SCORED = [name for name, mode in MODES.items() if not mode.supervised]
 THINKING = {name: name.endswith(("-think", "-hetero", "-composed")) for name in MODES}

@@ -36,7 +36,6 @@ CONFIG = {
     "judge": {"model": "rule"},
     "test_judge": {"model": "rule"},
     "reward": {"extra": "own:even"},
-    "eval": {"bootstrap": 20},
     "trainer": {
         "optim": "sgd",
         "learning_rate": 0.5,
