@@ -174,10 +174,10 @@ def load_policy(
     changes: Mapping[str, Mapping[str, Any]] = {},  # as for `how_to_ask`
 ) -> PolicySetup:
     "Get a policy from whatever names one"
-    if isinstance(model, tuple):
-        return PolicySetup(ModelPolicy(*model))
+    if isinstance(model, PolicySetup):
+        return model
     if not isinstance(model, (str, Path)):
-        return model if isinstance(model, PolicySetup) else PolicySetup(model)
+        return PolicySetup(ModelPolicy(*model) if isinstance(model, tuple) else model)
     from humanlm.models.checkpoints import load_model
 
     setup = how_to_ask(model, changes)

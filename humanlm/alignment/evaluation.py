@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['METRICS', 'REFERENCES', 'PEOPLE', 'BESIDE', 'EvalConfig', 'questions', 'Evaluation', 'judge_texts', 'evaluate',
-           'load_evaluations', 'measured', 'importance', 'policy_of', 'people_texts', 'tables']
+           'load_evaluations', 'measured', 'importance', 'policy_of', 'people_texts', 'texts_beside', 'tables']
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #import-math-from-functools
 import random
@@ -46,6 +46,7 @@ from ..rewards.texts import check_text_metric, is_text_metric, text_scores
 from ..training.policies import ChatPolicy, ModelPolicy, Policy
 from ..training.rollouts import single_turn
 from ..worlds.oracle import predictor_texts
+from ..worlds.sources import Data
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #METRICS
 METRICS = ("state_alignment", "response_alignment", "reply_state_alignment")
@@ -345,6 +346,16 @@ def _size(e):
 
 def _place(e):
     return e.context_id, e.context[-1].id, e.context[-1].content
+
+
+def texts_beside(
+    data: Data,
+    examples: Sequence[Example],  # held out
+) -> dict[str, list[dict[str, str]]]:  # name → level → text, one per example
+    "Write or find what is compared without being a model"
+    if world := data.world:
+        return {name: predictor_texts(world, examples, kind) for name, kind in REFERENCES.items()}
+    return people_texts(examples, data.examples)
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #tables-2
 def tables(rows: Sequence[Result]) -> str:  # Markdown; rows of any models and metrics

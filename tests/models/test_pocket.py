@@ -74,7 +74,7 @@ def test_its_prompt_names_no_human_and_marks_that_people_type_stay_text(pocket):
     scene = Example(
         "e", "chat", "test", "me", "c", Persona("me", PERSON), as_context(SAID, "me"), ""
     )
-    *states, reply = make_rows([scene], how_to_ask("pocket")[2].hierarchy)
+    *states, reply = make_rows([scene], how_to_ask("pocket").hierarchy)
     ids = ModelPolicy(*pocket, 7000).prompt_ids(reply)
     text, marks = pocket.tokenizer.decode(ids), ["<|im_start|>", "<|im_end|>"]
     assert "HUMAN" not in text and text.endswith("<|im_start|>assistant\n")

@@ -13,7 +13,11 @@ from humanlm.core.basics import read_jsonl
 from humanlm.core.trajectory import load_trajectories
 
 CONFIG = {
-    "run": {"methods": ["humanlm", "prefix-chaining", "humanlm-composed"], "report": False},
+    "run": {
+        "recipe": "experiments.prefixes:recipe",
+        "methods": ["humanlm", "prefix-chaining", "humanlm-composed"],
+        "report": False,
+    },
     "data": {"max_train": 4, "max_test": 2},
     "world": {"users": 24, "replies_per_user": 8},
     "model": {"vocab": 700, "hidden": 48, "heads": 3, "kv_heads": 3, "mlp": 96},

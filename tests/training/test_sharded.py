@@ -20,7 +20,11 @@ TWO = Pair()
 LAST = "trainer_state.json"  # written when all else of a checkpoint is there
 METHODS = ["humanlm", "prefix-chaining"]
 CONFIG = {
-    "run": {"methods": METHODS, "report": False},
+    "run": {
+        "recipe": "experiments.prefixes:recipe",
+        "methods": METHODS,
+        "report": False,
+    },
     "data": {"max_train": 8, "max_test": 2},
     "world": {"users": 24, "replies_per_user": 8},
     "model": {"vocab": 700, "hidden": 48, "heads": 3, "kv_heads": 3, "mlp": 96},
