@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from .bits import thoughts_alone
-from .likelihood import LikelihoodReward, Reader, with_likelihood
+from .likelihood import LikelihoodReward, Reader
 from .modes import MODES
 from ..core.records import Example
 from ..core.stats import known_mean
@@ -159,4 +159,4 @@ def alignment_method(
         metrics=partial(_batch_metrics, weights=reward.weights),
     )
     paid = isinstance(reward, LikelihoodReward)
-    return with_likelihood(method, config.reward.reply_loss) if paid else method
+    return reward.paying(method, config.reward.reply_loss) if paid else method

@@ -36,13 +36,7 @@ from humanlm.alignment.lessons import (
     reply_lessons,
     training_texts,
 )
-from humanlm.alignment.likelihood import (
-    Reader,
-    check_likelihood,
-    likelihood_plan,
-    make_reader,
-    settle_likelihood,
-)
+from .likelihood import Reader
 from humanlm.alignment.modes import (
     MODES,
     asks_together,
@@ -195,7 +189,7 @@ def _plan_lines(s: Settings, data: Data) -> list[str]:
         f"cold start          {_lesson_steps(s)} steps of {s.sft.batch} rows, then "
         f"{s.sft.faithful_steps} of thoughts to follow",
         *(f"{name:<19} {plan}" for name, plan in plans.items()),
-        *([likelihood_plan(s)] if paid else judged),
+        *(Reader.plan(s) if paid else judged),
         *testing_plan(s, test, len(s.run.methods) + 5),  # base, cold start, references
     ]
 
@@ -240,7 +234,7 @@ def _check_settings(s: Settings) -> None:
         load_plugin(s.reward.extra, "reward.extra")
     if s.rollout.compose:
         check_composed(s.hierarchy)
-    check_likelihood(s)
+    Reader.check(s)
     levels, supervised = s.hierarchy.load().names, [MODES[n].supervised for n in s.run.methods]
     for name in levels if s.data.source == "miniworld" else ():
         check_name(name, LEVELS, "level of the synthetic world", ConfigError)
@@ -281,7 +275,7 @@ def _train_by_reward(run: Run, stage: str, model: Any, tokenizer: Any) -> None:
     def order(rows, steps):
         return schedule(rows, steps, r.num_prompts, s.run.seed, r.reply_share, r.mixed_levels)
 
-    judge = make_reader(run, stage) if isinstance(w.judge, Reader) else w.judge
+    judge = Reader.of_run(run, stage) if isinstance(w.judge, Reader) else w.judge
     method = alignment_method(s, judge, rows, train, stage, w.reward, state_source(s))
     learn(run, stage, model, tokenizer, method, rows, order)
 
@@ -394,7 +388,7 @@ class HumanLM(Recipe):
     study = "humanlm.alignment.recipe:AlignmentStudy"
 
     def settle(self, s: Settings) -> Settings:
-        return settle_likelihood(settle_judges(s))
+        return Reader.settle(settle_judges(s))
 
     def check(self, s: Settings) -> None:
         _check_settings(s)

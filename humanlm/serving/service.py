@@ -17,8 +17,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 import msgspec
 
-from ..alignment.scenes import RequestError, read_scene
-from ..alignment.simulator import SimulatorClient
+from ..alignment.simulator import RequestError, SimulatorClient, read_scene
 from ..clients.protocol import ChatRequest, LLMError
 from ..core.basics import ConfigError, near_miss, require, shorten, to_json
 from humanlm.core.web import (

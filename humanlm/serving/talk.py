@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..alignment.scenes import as_context, as_persona
-from ..alignment.simulator import SimulatorClient, Utterance
+from ..alignment.simulator import SimulatorClient, Utterance, as_context, as_persona
 from ..core.basics import ConfigError, HumanLMError, run_sync
 from ..core.records import Example, Message, persona_text
 from ..hierarchy.prompts import SPEAKER

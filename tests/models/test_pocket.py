@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from humanlm.alignment.contract import how_to_ask, load_policy
-from humanlm.alignment.scenes import as_context
-from humanlm.alignment.simulator import Simulator
+from humanlm.alignment.simulator import Simulator, as_context
 from humanlm.core.records import Example, Persona
 from humanlm.hierarchy.prompts import make_rows
 from humanlm.models.checkpoints import load_model
