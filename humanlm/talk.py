@@ -149,9 +149,8 @@ def _talk(
     if s.dry_run:
         setup = how_to_ask(place, changes)
         levels = f"prompt {setup.hierarchy.prompt}, {', '.join(setup.hierarchy.load().names)}"
-        print(
-            f"model       {setup.place}\nasked       {levels}\nrows        {len(examples):,} held out"
-        )
+        lines = {"model": setup.place, "asked": levels, "rows": f"{len(examples):,} held out"}
+        print("\n".join(f"{name:<12}{text}" for name, text in lines.items()))
         return 0
     someone = SimulatorClient(place, s.model.dtype, changes=changes)
     _converse(Talk(someone, examples), s.talk)

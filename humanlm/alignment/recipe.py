@@ -285,7 +285,9 @@ def _candidates(run: Run) -> Mapping[str, Candidate]:
     s, w = run.settings, run.work
     if not w.candidates:
         places = {name: str(run.model_folder(name)) for name in run.models}
-        places |= {Path(place).name: place for place in s.eval.beside}
+        for place in s.eval.beside:
+            parts = [part for part in Path(place).parts if part not in ("/", "runs", "models")]
+            places["-".join(parts[-2:])] = place
         models = {name: Candidate(settings_of(s, name), place) for name, place in places.items()}
         texts = texts_beside(w.data, w.examples).items()
         w.candidates = models | {name: Candidate(s, texts=rows) for name, rows in texts}

@@ -213,7 +213,7 @@ class _RowWriter:
         self,
         policy: Any,  # a `Policy` of the rollout; with `batches` true, it is asked at once
     ):
-        self.policy, self.lock = policy, threading.Lock()
+        self.policy, self.lock, self.sizes = policy, threading.Lock(), []  # sizes of batches
         self.batches = PerLoop(lambda: Batches(self._answers, 0.005))
 
     async def __call__(
@@ -231,6 +231,7 @@ class _RowWriter:
     def _answers(self, batch):
         "Complete (row, sampling) pairs, those that are drawn alike in one call"
         places, answers = defaultdict(list), {}
+        self.sizes.append(len(batch))
         for i, (_, sampling) in enumerate(batch):
             places[replace(sampling, seed=None)].append(i)
         with self.lock:

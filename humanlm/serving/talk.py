@@ -123,7 +123,7 @@ class Talk:
         together = setup.hierarchy.asks == "together"
         for levels in [None] if together else [[level] for level in self.client.levels]:
             states = None
-            if self.client.compose:
+            if setup.compose:
                 states = {level: u.text for level, u in answers.items() if u.is_read}
             sampling = replace(setup.sampling, seed=seed)
             new = run_sync(self.client.say(example, levels, sampling, states))
