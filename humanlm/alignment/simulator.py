@@ -26,11 +26,10 @@ from ..core.persona import format_persona
 from ..core.records import Example, Message, Persona
 from ..core.trajectory import Completion
 from humanlm.hierarchy.composed import (
-    ask_states,
+    StateSource,
     check_composed,
     compose,
     read_answer,
-    states_of,
     thinks_first,
 )
 from ..hierarchy.parsing import clean_reply, spoken, thought_of
@@ -308,10 +307,9 @@ class SimulatorClient(Client):
             return [completion for [completion] in await write(rows, first)]
 
         if self.setup.compose and states is None and "response" in (levels or self.levels):
-            answers = await ask_states([example], h, once)
-            before = [(row, [completion]) for row, completion in answers]
-            states = states_of(answers, h.strict).get(example.id, {})
-            levels = ["response"]
+            source = StateSource(h, once)
+            states, levels = (await source([example]))[example.id], ["response"]
+            before = [(row, [completion]) for row, completion in source.answers[example.id]]
         rows = make_rows([example], h, levels)
         if self.setup.compose or states:
             rows = [compose(r, states or {}) if r["level"] == "response" else r for r in rows]

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Write', 'States', 'BATCH', 'in_order', 'written', 'states_in', 'check_composed', 'compose', 'thinks_first',
-           'read_answer', 'ask_states', 'states_of', 'StateSource']
+           'read_answer', 'StateSource']
 
 # %% ../../nbs/hierarchy/52_composed.ipynb #composed-imports
 import re
@@ -91,27 +91,6 @@ States = Callable[
 BATCH = 150  # examples that are asked together
 
 
-async def ask_states(
-    examples: Sequence[Example],
-    config: HierarchyConfig,  # of the model that writes
-    write: Write,
-) -> list[tuple[dict, Completion]]:  # row, and what was written for it
-    "Ask a model for the states of each example"
-    rows = [row for e in examples for row in make_rows([e], config, config.load().states)]
-    return list(zip(rows, await write(rows), strict=True))
-
-
-def states_of(
-    answers: Sequence[tuple[dict, Completion]],  # from `ask_states`
-    strict: bool = True,
-) -> dict[str, dict[str, str]]:  # example id → level → text
-    "Read states; what cannot be read is left out"
-    texts: dict[str, dict[str, str]] = {row["example_id"]: {} for row, _ in answers}
-    for row, completion in answers:
-        texts[row["example_id"]] |= read_answer(row, completion.text, strict).fields
-    return texts
-
-
 class StateSource:
     "A model that answers states; each example is asked once"
 
@@ -121,17 +100,32 @@ class StateSource:
         write: Write,
     ):
         self.config, self.write = config, write
-        self.texts: dict[str, dict[str, str]] = {}  # example id → level → text
-        self.tokens = 0  # written so far
+        self.answers: dict[str, list[tuple[dict, Completion]]] = {}  # example id → row, answer
+
+    @property
+    def tokens(self) -> int:
+        "Count the tokens that were written so far"
+        return sum(len(c.ids) for answers in self.answers.values() for _, c in answers)
 
     async def __call__(
         self,
         examples: Sequence[Example],
     ) -> dict[str, dict[str, str]]:  # example id → level → text; what could not be read is left out
-        "Give the states of each example"
-        new = [*{e.id: e for e in examples if e.id not in self.texts}.values()]
+        "Return the states of each example"
+        new = [*{e.id: e for e in examples if e.id not in self.answers}.values()]
         for at in range(0, len(new), BATCH):
-            answers = await ask_states(new[at : at + BATCH], self.config, self.write)
-            self.tokens += sum(len(completion.ids) for _, completion in answers)
-            self.texts |= states_of(answers, self.config.strict)
-        return {e.id: self.texts.get(e.id, {}) for e in examples}
+            await self._ask(new[at : at + BATCH])
+        return {e.id: self._texts(e.id) for e in examples}
+
+    async def _ask(self, examples):
+        states = self.config.load().states
+        rows = [row for e in examples for row in make_rows([e], self.config, states)]
+        self.answers |= {e.id: [] for e in examples}
+        for row, completion in zip(rows, await self.write(rows), strict=True):
+            self.answers[row["example_id"]].append((row, completion))
+
+    def _texts(self, id):
+        strict, texts = self.config.strict, {}
+        for row, completion in self.answers[id]:
+            texts |= read_answer(row, completion.text, strict).fields
+        return texts

@@ -12,7 +12,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -38,18 +37,6 @@ def _plain_label(
 # %% ../../nbs/hierarchy/01_levels.ipynb #FORMS
 FORMS = ("tag", "bare", "thought")
 
-
-def _dimension_checks(d):
-    return [
-        (
-            is_level_name(d.name) and d.name != "think",
-            "name must consist of small letters, digits and underscores, as in 'stance'",
-        ),
-        (bool(d.desc.strip()), "desc must be a text that defines the level"),
-        (d.max_tokens > 0, f"max_tokens must be above 0, got {d.max_tokens}"),
-        (d.form in FORMS, f"form is {d.form!r}.{near_miss(d.form, FORMS)}"),
-    ]
-
 # %% ../../nbs/hierarchy/01_levels.ipynb #Dimension
 @dataclass(frozen=True)
 class Dimension:
@@ -66,7 +53,14 @@ class Dimension:
     thinks: bool = False  # a thought comes first, whatever the settings say
 
     def __post_init__(self):
-        require(f"hierarchy level {self.name!r}", *_dimension_checks(self))
+        named = is_level_name(self.name) and self.name != "think"
+        require(
+            f"hierarchy level {self.name!r}",
+            (named, "name must consist of small letters, digits and underscores, as in 'stance'"),
+            (bool(self.desc.strip()), "desc must be a text that defines the level"),
+            (self.max_tokens > 0, f"max_tokens must be above 0, got {self.max_tokens}"),
+            (self.form in FORMS, f"form is {self.form!r}.{near_miss(self.form, FORMS)}"),
+        )
         object.__setattr__(self, "labels", tuple(self.labels))
 
     @property
@@ -118,14 +112,11 @@ def read_template(
     where: str = "hierarchy",  # for messages
 ) -> str:  # without its last line break
     "Read a prompt template with all that it includes"
-    try:
-        text = path.read_text(encoding="utf-8").replace("\\\n", "").removesuffix("\n")
-    except (OSError, UnicodeDecodeError) as e:
-        problem = (
-            f"cannot read system_prompt {path} ({e}). Paths start at the folder of the file "
-            "that names them."
+    if not path.is_file():
+        raise ConfigError(
+            f"{where}: there is no {path}. Paths start at the folder of the file that names them."
         )
-        raise ConfigError(f"{where}: {problem}") from e
+    text = path.read_text(encoding="utf-8").replace("\\\n", "").removesuffix("\n")
     return re.sub(
         r"\{include:([^{}]+)\}",
         lambda m: read_template((path.parent / m[1]).resolve(), where),
@@ -143,7 +134,6 @@ def read_json(
         raise ConfigError(f"{path}: not a readable JSON file ({e}).") from e
 
 # %% ../../nbs/hierarchy/01_levels.ipynb #make_hierarchy
-@cache
 def load_hierarchy(
     path: str | Path,  # a key of `VARIANTS`, or a JSON file
 ) -> Hierarchy:
@@ -214,14 +204,6 @@ def word_count(
     "Count words: runs of anything but white space that hold a letter or a digit"
     return sum(any(map(str.isalnum, w)) for w in text.split())
 
-
-def _label_of(
-    text: str,  # what a model wrote
-    labels: Sequence[str],  # of a level
-) -> str | None:  # the label as the level spells it; None = no label
-    "Find the label that a text is"
-    return {_plain_label(label): label for label in labels}.get(_plain_label(text))
-
 # %% ../../nbs/hierarchy/01_levels.ipynb #TEXT_FAULTS
 TEXT_FAULTS = ("no label", "too long")
 
@@ -249,6 +231,6 @@ def text_faults(
 
 
 def _text_fault(text, labels, max_words):
-    if labels and text.strip() and _label_of(text, labels) is None:
+    if labels and text.strip() and _plain_label(text) not in map(_plain_label, labels):
         return "no label"
     return "too long" if max_words and word_count(text) > max_words else None
