@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 from .evaluation import BESIDE, METRICS, load_evaluations, texts_beside
 from .modes import settings_of
-from .recipe import AlignmentWork, Candidate, completed, recipe, testing_plan
+from .recipe import AlignmentWork, Candidate, recipe
 from .sections import SECTIONS, evaluations
 from ..clients.ledger import Ledger
 from ..clients.names import is_chat_model
@@ -278,13 +278,14 @@ def _plan(c: _Comparison) -> str:
         f"rows        {len(c.examples):,} held out",
         f"levels      {', '.join(s.hierarchy.load().names)}",
     ]
-    return "\n".join([*lines, *map(line, c.systems), *testing_plan(s, c.examples, len(left))])
+    return "\n".join(
+        [*lines, *map(line, c.systems), *recipe.testing_plan(s, c.examples, len(left))]
+    )
 
 # %% ../../nbs/alignment/61_comparison.ipynb #open_comparison
 def _record(c: _Comparison, run: Run, state: Literal["started", "finished"]) -> None:
     "Write `run.json`"
     notes = {
-        "conditions": _conditions(c.settings, c.examples),
         "systems": {system.name: f"{system.kind} {system.place}" for system in c.systems},
         "keys": {system.name: system.key for system in c.systems},
         "ledger": sum(run.work.ledgers.values(), Ledger()).to_dict(),
@@ -297,7 +298,7 @@ def _record(c: _Comparison, run: Run, state: Literal["started", "finished"]) -> 
 def _open_comparison(c: _Comparison) -> None:
     "Make the folder, or go on in it with what was measured before; `ConfigError` if it is another"
     s = c.settings
-    same = read_record(c.folder).get("conditions") == _conditions(s, c.examples)
+    same = any(c.keys.get(system.name) == system.key for system in c.systems)
     open_run(s.run.out, s.run.name, "" if same else None, s.fresh)
     for system, kind in product(c.systems, ("evaluations", f"bits-{s.eval.bits}")):
         file = c.file(system, kind)
@@ -364,7 +365,7 @@ def _compare(c: _Comparison) -> Results:
                     scores[system.name] = recipe.evaluate(run, system.name)
             beside = [system.name for system in c.systems if system.kind == "reference"]
             with run.stages("results"):
-                r = completed(run, results(scores, references=beside))
+                r = recipe.completed(run, results(scores, references=beside))
             save_results(c.folder / "results.json", r)
             state = "finished"
         finally:

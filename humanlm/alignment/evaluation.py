@@ -12,7 +12,6 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from ..clients.ledger import Ledger
@@ -149,36 +148,6 @@ class Evaluation:
     thought: str = ""  # what was thought before the reply
     schema_version: int = 1
 
-# %% ../../nbs/alignment/03_evaluation.ipynb #_scores
-async def _ask_judge(
-    judge: Judge,
-    requests: Sequence[JudgeRequest],  # each about one text
-    concurrency: int,  # questions under way at once
-) -> list[dict[str, Score]]:  # level → score, one for each request
-    async def one(request):
-        return {level: scores[0] for level, scores in (await score_aspects(judge, request)).items()}
-
-    return await in_turn(one, requests, concurrency)
-
-# %% ../../nbs/alignment/03_evaluation.ipynb #excuse_unsaid
-async def _excuse_unsaid(
-    requests: Sequence[JudgeRequest],
-    answers: Sequence[dict[str, Score]],  # one for each request; changed in place
-    judge: Judge,
-    concurrency: int,
-) -> None:
-    "Turn faults into `unsaid`, which is nan, where the truth says nothing; a flag keeps the fault"
-    truths, faults = [], []
-    for request, scores in zip(requests, answers):
-        if levels := [level for level, score in scores.items() if excusable(score, level)]:
-            truths.append(_about(request, levels, request.truth))
-            faults.append(scores)
-    for scores, of_truth in zip(faults, await _ask_judge(judge, truths, concurrency)):
-        for level, score in of_truth.items():
-            if score.status == "unsaid":
-                flags = (*score.flags, scores[level].status)
-                scores[level] = replace(score, id="0", flags=flags)
-
 # %% ../../nbs/alignment/03_evaluation.ipynb #judge_texts
 async def judge_texts(
     examples: Sequence[Example],
@@ -190,21 +159,29 @@ async def judge_texts(
     states: Sequence[str] | None = None,  # to read; None: those with a text, else the known ones
 ) -> list[Evaluation]:
     "Judge what anybody said about each example; what could not be parsed scores 0"
-    reads = getattr(judge, "reads", None)
-    places = [
-        (row, metric, request)
-        for row, (example, row_texts) in enumerate(zip(examples, texts, strict=True))
-        for metric, request in questions(example, row_texts, reply_states, states, reads)
-    ]
-    requests = [request for *_, request in places]
-    answers = await _ask_judge(judge, requests, concurrency)
-    for (row, _, request), by_level in zip(places, answers):
-        text = "response" if request.item == "reply" else request.level
-        if statuses and (fault := format_score("0", statuses[row].get(text, "ok"))):
-            by_level |= dict.fromkeys(by_level, fault)
-    await _excuse_unsaid(requests, answers, judge, concurrency)
+    reads, places = getattr(judge, "reads", None), []
+    for row, (e, row_texts) in enumerate(zip(examples, texts, strict=True)):
+        asked = questions(e, row_texts, reply_states, states, reads)
+        places += [(row, metric, request) for metric, request in asked]
+
+    async def ask(request):
+        return {level: scores[0] for level, scores in (await score_aspects(judge, request)).items()}
+
+    async def one(place):
+        "Score a text; a fault is excused where the truth itself says nothing, which the flag keeps"
+        row, _, request = place
+        level = "response" if request.item == "reply" else request.level
+        fault = format_score("0", statuses[row].get(level, "ok")) if statuses else None
+        scores = dict.fromkeys(request.asked, fault) if fault else await ask(request)
+        if levels := [level for level, score in scores.items() if excusable(score, level)]:
+            for level, score in (await ask(_about(request, levels, request.truth))).items():
+                if score.status == "unsaid":
+                    flags = (*score.flags, scores[level].status)
+                    scores[level] = replace(score, id="0", flags=flags)
+        return scores
+
     scores: list[dict[str, dict[str, Score]]] = [{} for _ in examples]
-    for (row, metric, _), by_level in zip(places, answers):
+    for (row, metric, _), by_level in zip(places, await in_turn(one, places, concurrency)):
         scores[row].setdefault(metric, {}).update(by_level)
     return [Evaluation(e.id, e.context_id, dict(t), s) for e, t, s in zip(examples, texts, scores)]
 
@@ -311,37 +288,26 @@ def people_texts(
 ) -> dict[str, list[dict[str, str]]]:  # name → level → text, one per example; empty: no such reply
     "Find real replies that are not the one to predict, and one reply to everything"
     train = [e for e in pool if e.split == "train"]
-    usual = median([_size(e) for e in train] or [0])
-    ordered = sorted(pool, key=lambda e: e.order)
     by_user, by_place = defaultdict(list), defaultdict(list)
-    for e in ordered:
+    for e in sorted(pool, key=lambda e: e.order):
         by_user[e.user_id].append(e)
         by_place[_place(e)].append(e)
 
-    def nearest(some):
-        return sorted(some, key=lambda o: abs(_size(o) - usual))
-
     def others(e):
         drawn = random.Random(e.id).sample(train, min(100, len(train)))
-        away = (o for o in nearest(drawn) if o.context_id != e.context_id)
-        return (o for o in (*by_place[_place(e)], *away) if o.user_id != e.user_id)
+        away = [o for o in drawn if o.context_id != e.context_id]
+        return [o.reply for o in (*by_place[_place(e)], *away) if o.user_id != e.user_id]
 
     def earlier(e):
-        same = reversed(by_user[e.user_id])
-        return (o for o in same if o.order <= e.order and o.context_id != e.context_id)
+        same = [o for o in by_user[e.user_id] if o.context_id != e.context_id]
+        return [o.reply for o in same[::-1] if o.order <= e.order]
 
-    common = Counter(e.reply for e in nearest(train)).most_common(1)
-    constant = [{"response": text} for text, _ in common] or [{}]
-    texts = {
-        name: [next(({"response": o.reply} for o in of(e) if o.reply), {}) for e in examples]
-        for name, of in zip(PEOPLE, (others, earlier))
-    }
-    texts[PEOPLE[-1]] = constant * len(examples)
-    return {name: rows for name, rows in texts.items() if any(rows)}
-
-
-def _size(e):
-    return len(e.reply.split())
+    common = [text for text, _ in Counter(e.reply for e in train).most_common(1)]
+    rows = {name: [] for name in PEOPLE}
+    for e in examples:
+        for name, replies in zip(PEOPLE, (others(e), earlier(e), common)):
+            rows[name].append({"response": replies[0]} if replies else {})
+    return {name: of for name, of in rows.items() if any(of)}
 
 
 def _place(e):

@@ -63,8 +63,7 @@ NAMES = Names(
         "constant": "agrees politely with everybody",
         "ceiling": "reads the persona without error and knows the rules by which the world was "
         "made",
-        "another person here": "is what somebody else replied to the same message, or else a reply "
-        "of somebody else of a usual length",
+        "another person here": "is what somebody else replied to the same message, or elsewhere",
         "the same person elsewhere": "is the person's last reply in another discussion",
         "a constant": "is the commonest reply of the training rows, for everybody",
     },

@@ -12,6 +12,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -21,7 +22,7 @@ from .contract import ModelChoice, PolicySetup, how_to_ask, load_policy
 from ..clients.client import Client
 from ..clients.limits import Limits, PerLoop
 from ..clients.protocol import ChatReply, ChatRequest, LLMError, Usage, redact
-from ..core.basics import HumanLMError, missing_package, near_miss, run_sync, shorten
+from ..core.basics import near_miss, run_sync, shorten
 from ..core.persona import format_persona
 from ..core.records import Example, Message, Persona
 from ..core.trajectory import Completion
@@ -260,8 +261,8 @@ class SimulatorClient(Client):
         self._lock = threading.Lock()
         self.write: Any = None  # made with the weights
         place = ModelChoice(str(model)).place if named else model
-        self._load = lambda: load_policy(place, dtype, changes)
-        self.setup = _loaded(name, lambda: how_to_ask(place, changes) if named else self._load())
+        self._load = partial(load_policy, place, dtype, changes)
+        self.setup = how_to_ask(place, changes) if named else self._load()
         if self.setup.compose:
             check_composed(self.setup.hierarchy)
 
@@ -273,7 +274,7 @@ class SimulatorClient(Client):
         "Load the weights, once"
         with self._lock:
             if self.write is None:
-                self.setup = _loaded(self.name, self._load)
+                self.setup = self._load()
                 self.write = _RowWriter(self.setup.policy)
 
     async def say(
@@ -355,15 +356,6 @@ class SimulatorClient(Client):
                 "ignored_system_messages": scene.ignored,
             },
         )
-
-
-def _loaded(name, load):
-    try:
-        return load()
-    except ImportError as e:
-        raise LLMError("unknown model", f"{name}: {missing_package(e) or shorten(e)}.") from e
-    except HumanLMError as e:
-        raise LLMError("unknown model", f"{name}: {e}") from e
 
 # %% ../../nbs/alignment/08_simulator.ipynb #SimulatedReply
 @dataclass(frozen=True)

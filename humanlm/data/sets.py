@@ -8,7 +8,7 @@ __all__ = ['SETS', 'CHUNK', 'PARQUET', 'SetsConfig', 'Writer']
 # %% ../../nbs/data/29_sets.ipynb #import-json-from-collections
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -95,14 +95,15 @@ class Writer:
         "Write the files of a split; return rows, those that describe nobody, and thoughts lost"
         from pyarrow.parquet import ParquetWriter
 
-        split, c, p = name.removesuffix("_dropout"), self.hierarchy, self.c.dropout
-        if split != name:
-            c = replace(c, dropout=p)
+        split, c = name.removesuffix("_dropout"), self.hierarchy
+        dropout = self.c.dropout if split != name else 0.0
         note: dict[str, Any] = {"rows": 0, "undescribed": 0, "lost": []}
         all_rows, files = self.plan.rows(split), {}
         with ExitStack() as stack:
             for i in range(0, len(all_rows), CHUNK):
                 rows = self.rows(split, i, all_rows[i : i + CHUNK])
+                for row in rows:
+                    row.dropout = dropout
                 if "thinking_sft" in self.c.sets and split in ("train", "val"):
                     note["lost"] += add_thoughts(rows, self.thinker)
                 for kind, data in self.tables(name, rows, c):

@@ -18,6 +18,7 @@ from msgspec.json import format as format_json
 from ..clients.client import ChatClient, chat_all
 from ..clients.protocol import ChatRequest, LLMError, chat
 from ..core.basics import run_sync, shorten
+from ..core.persona import drop_persona
 from ..core.records import Example
 from .files import clean_text
 from .people import Voice
@@ -51,10 +52,12 @@ class Made:
     order: int = 0  # place in time
     index: int = 0  # in its split
     thought: str = ""  # for thinking_sft
+    dropout: float = 0.0  # share of the persona's fields and items that is left out
 
     @cached_property
     def example(self) -> Example:
-        e, persona = self.entry, self.voice.persona
+        e, persona, p = self.entry, self.voice.persona, self.dropout
+        persona = drop_persona(persona, p, p, 42) if p else persona
         names = e.id, self.media, self.split, e.user_id, e.context_id
         return Example(*names, persona, e.messages, e.reply, self.order)
 
@@ -74,7 +77,7 @@ class Made:
         thinking: bool | None = None,  # None: as the config says
     ) -> str:
         "Return the system message, which is made once for all rows of a person"
-        systems, key = self.voice.systems, (self.split, levels, thinking, c.dropout)
+        systems, key = self.voice.systems, (self.split, levels, thinking, self.dropout)
         if key not in systems:
             systems[key] = parts_text(prompt(self.example, levels, c, thinking)[0]["content"])
         return systems[key]

@@ -254,8 +254,6 @@ class HierarchyConfig:
     code."""
     asks: Literal["each", "together"] = "each"
     """each: one level in a completion. together: all of them in one, in order."""
-    dropout: float = 0.0
-    """Share of a persona's fields and items that is left out, always the same ones."""
 
     def __post_init__(self):
         for name in ("thought_tokens", "state_tokens", "response_tokens", "context_messages"):
@@ -279,11 +277,6 @@ class HierarchyConfig:
         if self.thinking == "on" or (self.thinking == "hetero" and level == "response"):
             return True
         return any(d.thinks or d.form == "thought" for d in self.load() if d.name == level)
-
-    def shown(self, example: Example) -> Example:
-        "Return the example as prompts show it: its persona may lose parts"
-        p = self.dropout
-        return replace(example, persona=drop_persona(example.persona, p, p, 42)) if p else example
 
 # %% ../../nbs/10_hierarchy.ipynb #_config_checks
 @lru_cache(maxsize=32)
@@ -339,7 +332,7 @@ def prompt(
         thinking = config.thinks(levels[-1])
     templates = {d.system_prompt for d in dimensions}
     template = (len(templates) == 1 and templates.pop()) or PROMPTS[config.prompt]
-    system = _fill(template, _slots(config.shown(example), dimensions, thinking), hierarchy.names)
+    system = _fill(template, _slots(example, dimensions, thinking), hierarchy.names)
     context = name_speakers(
         first_and_last(example.context, config.context_messages), example.user_id
     )
