@@ -181,17 +181,21 @@ def _thoughts(policy, examples, hierarchy, before, states, seed, batch):
     rows = [row for e in examples for row in make_rows([e], config, levels) * _DRAWS]
     if before == "thoughts":
         rows = thoughts_alone(rows, config.thought_tokens)
-    fields, ids = [], []
+    answers = []
     for at in watched(len(rows), batch, before):
         part, sampling = rows[at : at + batch], Sampling(temperature=1.0, seed=seed + at)
         for row, c in zip(part, run_sync(write(part, sampling=sampling)), strict=True):
-            fields.append(read_answer(row, c.text, config.strict).fields)
-            ids.append([*c.ids] if any(map(str.strip, fields[-1].values())) else [])
-    if before == "thoughts":
-        return [ids[i : i + _DRAWS] for i in range(0, len(ids), _DRAWS)]
-    sizes = range(0, len(fields), len(levels))
-    drawn = [dict(ChainMap(*fields[i : i + len(levels)])) for i in sizes]
-    return [drawn[i : i + _DRAWS] for i in range(0, len(drawn), _DRAWS)]
+            fields = read_answer(row, c.text, config.strict).fields
+            if before == "thoughts":
+                fields = [*c.ids] if any(map(str.strip, fields.values())) else []
+            answers.append(fields)
+    if before == "states":
+        answers = [dict(ChainMap(*some)) for some in _cut(answers, len(levels))]
+    return _cut(answers, _DRAWS)
+
+
+def _cut(items, size):
+    return [items[i : i + size] for i in range(0, len(items), size)]
 
 # %% ../../nbs/alignment/04_bits.ipynb #model_bits
 def model_bits(

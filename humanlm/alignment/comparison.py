@@ -92,12 +92,12 @@ class _System(NamedTuple):
 def _run_models(run: Path, name: str = "") -> list[_System]:  # name: one model; empty: all
     "List models of a run, from untrained to trained"
     methods = read_yaml(run / "config.yaml").get("run", {}).get("methods", [])
-    order = {name: i for i, name in enumerate(["base", "cold-start", *methods])}
+    order = ["base", "cold-start", *methods]
     names = {path.parent.name for path in run.glob("models/*/config.json")}
     names |= {path.stem for path in run.glob("evaluations/*.jsonl")} - set(BESIDE)
     if not names:
         raise DataError(f"{run} holds no finished model. Repeat its command with --resume.")
-    ranked = sorted(names, key=lambda n: (order.get(n, len(order)), n))
+    ranked = [n for n in order if n in names] + sorted(names - {*order})
     chosen = [check_name(name, ranked, f"model of {run}")] if name else ranked
     return [_System(n, "model", str(run / "models" / n), run, n) for n in chosen]
 
