@@ -211,7 +211,8 @@ def model_bits(
         more = {"before": before, "states": state_source(s)}
         return measure_bits(policy_of(place, s), examples, s.hierarchy, **common, **more)
     name = place.partition("/")[2]
-    url = vllm_client(name).base_url
+    server: Any = vllm_client(name)
+    url = server.base_url
     setup = how_to_ask(served_card(url, name)["root"])
     score = partial(served_logps, url, name)
     return measure_bits(renderer_of(setup), examples, setup.hierarchy, **common, score=score)

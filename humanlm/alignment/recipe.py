@@ -180,7 +180,6 @@ def _plan_lines(s: Settings, data: Data) -> list[str]:
         f"{s.sft.faithful_steps} of thoughts to follow",
         *(f"{name:<19} {plan}" for name, plan in plans.items()),
         *(Reader.plan(s) if paid else judged),
-        *recipe.testing_plan(s, test, len(s.run.methods) + 5),  # base, cold start, references
     ]
 
 # %% ../../nbs/alignment/51_recipe.ipynb #stage-plans
@@ -454,7 +453,8 @@ class HumanLM(Recipe):
         return "\n\n".join(filter(None, [tables(rows)] * bool(states or not bits) + [bits]))
 
     def plan(self, s: Settings) -> list[str]:
-        return _plan_lines(s, load_data(s))
+        data, systems = load_data(s), len(s.run.methods) + 5  # base, cold start, references
+        return [*_plan_lines(s, data), *self.testing_plan(s, data.split("test"), systems)]
 
     def testing_plan(
         self,

@@ -57,9 +57,9 @@ class Made:
     @cached_property
     def example(self) -> Example:
         e, persona, p = self.entry, self.voice.persona, self.dropout
-        persona = drop_persona(persona, p, p, 42) if p else persona
+        shown: Any = drop_persona(persona, p, p, 42) if p else persona
         names = e.id, self.media, self.split, e.user_id, e.context_id
-        return Example(*names, persona, e.messages, e.reply, self.order)
+        return Example(*names, shown, e.messages, e.reply, self.order)
 
     @cached_property
     def context(self) -> list[dict[str, str]]:
