@@ -165,7 +165,7 @@ def _persona_values(e, logps):
 
 
 def _state_values(e, plain, logps):
-    "Give what thoughts save: single ones on average, and their mixture, one's own and another's"
+    "Return what thoughts save: single ones on average, and their mixture, one's own and another's"
     values = {}
     for of, name in ((logps[:_DRAWS], ""), (logps[_DRAWS:], "_other")):
         mixed = np.logaddexp.reduce(of) - np.log(_DRAWS) if len(of) else np.nan

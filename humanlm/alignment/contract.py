@@ -173,7 +173,7 @@ def load_policy(
     dtype: str | None = None,  # number format of the weights; None = as the model says
     changes: Mapping[str, Mapping[str, Any]] = {},  # as for `how_to_ask`
 ) -> PolicySetup:
-    "Get a policy from whatever names one"
+    "Return a policy from whatever names one"
     if isinstance(model, PolicySetup):
         return model
     if not isinstance(model, (str, Path)):
@@ -201,7 +201,7 @@ def renderer_of(
 
 
 def _prompt_limit(setup, config):
-    "Give the longest prompt, in tokens: the model's own, else its context less the answer"
+    "Return the longest prompt, in tokens: the model's own, else its context less the answer"
     longest = max(token_cap(d, setup.hierarchy) for d in setup.hierarchy.load())
     context = getattr(config.get_text_config(), "max_position_embeddings", 4096)
     return setup.model.get("max_prompt_tokens", max(context - longest, 1))

@@ -91,7 +91,7 @@ def _reply_rows(
 
 # %% ../../nbs/alignment/09_lessons.ipynb #thought_from
 def _thought(example: Example) -> list[dict]:  # parts of a closed thought, perhaps none
-    "Give the thought behind a reply: the row's own, else its states, as known or read by rule"
+    "Return the thought behind a reply: the row's own, else its states, as known or read by rule"
     if example.thought:
         text = example.thought.strip().removeprefix("<think>").partition("</think>")[0].strip()
         return [plain(f"{text}\n"), markup("</think>")] if text else []

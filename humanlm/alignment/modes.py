@@ -54,7 +54,7 @@ def hierarchy_of(
     settings: Any,  # with the group hierarchy
     name: str,  # of a mode, or of a model that no mode trained, such as base
 ) -> HierarchyConfig:
-    "Give the hierarchy settings in which a model is trained, and so must be asked"
+    "Return the hierarchy settings in which a model is trained, and so must be asked"
     mode, config = MODES.get(name), settings.hierarchy
     if mode is None:
         return config
@@ -66,7 +66,7 @@ def settings_of(
     settings: Any,  # `Settings` of a run
     name: str,  # of a mode, or of a model that no mode trained
 ) -> Any:  # `Settings`
-    "Give the settings of one model of a run, with hierarchy and composing as it knows them"
+    "Return the settings of one model of a run, with hierarchy and composing as it knows them"
     mode, rollout = MODES.get(name), settings.rollout
     compose = mode.composed if mode else rollout.compose
     groups = {
@@ -79,7 +79,7 @@ def settings_of(
 def cold_start_hierarchy(
     settings: Any,  # with the groups hierarchy, run and judge
 ) -> HierarchyConfig:
-    "Give the hierarchy settings of a cold start that prepares for every mode of a run"
+    "Return the hierarchy settings of a cold start that prepares for every mode of a run"
     config = settings.hierarchy
     thinks = settings.judge.model == "likelihood" or any(
         hierarchy_of(settings, name).thinks("response") for name in settings.run.methods

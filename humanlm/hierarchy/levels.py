@@ -213,7 +213,7 @@ def text_limits(
 ) -> dict[
     str, dict
 ]:  # level → labels and max_words, as plain data; levels without a limit are left out
-    "Give what may be checked of a text"
+    "Return what may be checked of a text"
     return {
         d.name: {"labels": list(d.labels), "max_words": d.max_words}
         for d in dimensions

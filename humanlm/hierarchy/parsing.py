@@ -70,7 +70,7 @@ def _thought_end(text, levels=()):
 def thought_of(
     text: str,  # a completion that began inside a thought
 ) -> str | None:  # None: it never ended
-    "Give the thought before an answer"
+    "Return the thought before an answer"
     ends = _thought_ends(text)
     return text[: ends[-1].start()] if ends else None
 

@@ -45,12 +45,12 @@ def parts_text(content: str | Sequence[dict]) -> str:  # a text, or parts
 
 # %% ../../nbs/10_hierarchy.ipynb #opening
 def opening(level: str) -> str:
-    "Give the tag before a level's text"
+    "Return the tag before a level's text"
     return f"<{level}>"
 
 
 def closing(level: str) -> str:
-    "Give the tag behind a level's text, where generation stops"
+    "Return the tag behind a level's text, where generation stops"
     return f"</{level}>"
 
 
@@ -265,7 +265,7 @@ class HierarchyConfig:
         self.load()
 
     def load(self) -> Hierarchy:
-        "Give the hierarchy that these settings name"
+        "Return the hierarchy that these settings name"
         levels = None if self.levels is None else tuple(self.levels)
         return _load(self.path, levels, self.prompt == "chat")
 
@@ -292,7 +292,7 @@ def token_cap(
     d: Dimension,  # the level that is asked
     config: HierarchyConfig,  # caps and thinking
 ) -> int:
-    "Give the longest completion of a level, in tokens, a thought included"
+    "Return the longest completion of a level, in tokens, a thought included"
     cap = config.response_tokens if d.name == "response" else config.state_tokens
     return (cap or d.max_tokens) + config.thought_tokens * (
         config.thinks(d.name) and d.form != "thought"
