@@ -496,7 +496,7 @@ def _known_tables(settings: Settings) -> dict[str, Table]:  # settings: of a run
     "Judge the states and replies of those who need no model on the held-out rows"
     s, data = settings, load_data(settings)
     world: Any = data.world
-    rows, oracle = data.split(s.eval.split), make_judge(s.test_judge, world, s.hierarchy.load())
+    rows, oracle = data.split("test"), make_judge(s.test_judge, world, s.hierarchy.load())
     texts = texts_beside(data, rows)
     said: dict[str, Sequence[Mapping[str, str]]] = {
         PEOPLE: texts["ceiling"],

@@ -11,7 +11,7 @@ from collections import ChainMap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from humanlm.alignment.bits import NGRAM, bits_home
+from humanlm.alignment.bits import NGRAM
 from humanlm.alignment.recipe import AlignmentStudy, HumanLM
 from humanlm.core.config import Settings
 from humanlm.core.runs import read_record
@@ -22,7 +22,8 @@ from humanlm.training.experiment import Trial
 
 def _with_bits(trial: Trial, name: str) -> Table:
     "Read what was measured of a model of a run, and its bits"
-    files = [trial.measured(name), trial.folder / bits_home(trial.settings) / f"{name}.jsonl"]
+    bits = trial.folder / f"bits-{trial.settings.eval.bits}"
+    files = [trial.measured(name), bits / f"{name}.jsonl"]
     tables = [score_table(load_measured(file)) for file in files if file.is_file()]
     return dict(ChainMap(*tables[::-1]))
 

@@ -17,13 +17,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from experiments import prefixes  # noqa: F401  adds the mode prefix-chaining
+from humanlm.alignment.contract import state_source
 from humanlm.alignment.evaluation import (
     Evaluation,
-    evaluate_model,
+    evaluate,
     judge_texts,
-    judged_texts,
     load_evaluations,
     measured,
+    policy_of,
     texts_beside,
 )
 from humanlm.alignment.modes import (
@@ -197,11 +199,7 @@ def _follow_ups(s: Settings) -> list[_FollowUp]:
         for name in s.run.methods
         if MODES[name].composed
     ]
-    chosen = [
-        f._replace(kind="validation", settings=f.settings.changed(eval={"split": VALIDATION}))
-        for f in composed + trained
-        if f.arm in _candidates(s)
-    ]
+    chosen = [f._replace(kind="validation") for f in composed + trained if f.arm in _candidates(s)]
     return thoughts + composed + chosen
 
 
@@ -214,11 +212,12 @@ def _ask(trial: Trial) -> None:  # trial: a finished run
     judge = make_judge(trial.settings.test_judge, data.world, trial.settings.hierarchy.load())
     for follow_up in missing:
         model, s = trial.folder / "models" / follow_up.model, follow_up.settings
-        rows, states = data.split(s.eval.split), None
+        rows = data.split(VALIDATION if follow_up.kind == "validation" else "test")
+        states: Any = state_source(s)
         if follow_up.kind in ("dice", "truth"):
             states = _told(follow_up.kind, data.world)
             s = s.changed(rollout={"compose": True})
-        evaluations = evaluate_model(model, rows, s, judge, states=states)
+        evaluations = run_sync(evaluate(policy_of(model, s), rows, s, judge, states))
         write_jsonl(follow_up.path(trial), evaluations)
 
 
@@ -298,16 +297,16 @@ class ThoughtStudy(AlignmentStudy):
     def tables(self, trial: Trial) -> Iterator[tuple[str, Table]]:
         s = trial.settings
         data = load_data(s)
-        judge, rows = make_judge(s.test_judge, data.world), data.split(s.eval.split)
+        judge, rows = make_judge(s.test_judge, data.world), data.split("test")
         for arm, evaluations, thought in _arm_texts(trial):
             yield arm, _measures(evaluations, rows, judge, thought)
 
     def references(self, trial: Trial) -> dict[str, Table]:
         "Measure chance, the constant answer and the ceiling of a synthetic world"
         s, data = trial.settings, load_data(trial.settings)
-        judge, rows = make_judge(s.test_judge, data.world), data.split(s.eval.split)
+        judge, rows = make_judge(s.test_judge, data.world), data.split("test")
         by_name = {
-            name: judged_texts(rows, texts, s, judge)
+            name: run_sync(judge_texts(rows, texts, judge))
             for name, texts in texts_beside(data, rows).items()
         }
         return {name: _measures(evaluations, rows, judge) for name, evaluations in by_name.items()}

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from .alignment.contract import ModelChoice, find_model, how_to_ask, run_folder, run_settings
+from .alignment.contract import ModelChoice, how_to_ask, model_folder, run_folder
 from .core.basics import ConfigError, atomic_path, atomic_write
 from .core.commands import command
 from .core.grammar import parse
@@ -40,12 +40,13 @@ def _merge(
         raise ConfigError(
             "Where to? Give --hub.repo ORG/NAME, or --hub.out FOLDER for a plain model."
         )
-    model, settings, _ = how_to_ask(place)
+    setup = how_to_ask(place)
     if Path(config.out).exists() and any(Path(config.out).iterdir()):
         raise ConfigError(f"{config.out} is not empty. Name a new folder with --hub.out.")
     if dry_run:
-        return f"would merge {model} into {config.out}"
-    return f"merged into {merge_adapter(model, config.out, settings.get('dtype', 'float32'))}"
+        return f"would merge {setup.place} into {config.out}"
+    dtype = setup.model.get("dtype", "float32")
+    return f"merged into {merge_adapter(setup.place, config.out, dtype)}"
 
 # %% ../nbs/84_push.ipynb #card_place
 def _card_place(place: str | Path) -> Path:
@@ -98,7 +99,7 @@ def _lay_out(
     merge: bool = True,
 ) -> Path:  # a folder in it
     "Put together what is published: the model with its card, checkpoints in folders"
-    new, dtype = room / "new", how_to_ask(model)[1].get("dtype", "float32")
+    new, dtype = room / "new", how_to_ask(model).model.get("dtype", "float32")
     places = {
         f"step-{step}": _checkpoint_model(model, p, room / f"{step}")
         if merge or not in_slices(p)
@@ -126,7 +127,7 @@ def _push(
     dry_run: bool = False,
 ) -> str:  # what was done
     "Publish a model with its card, or say what would be published"
-    model = Path(find_model(place, run_settings(place)))
+    model = Path(model_folder(place))
     if not (model / "config.json").is_file():
         raise ConfigError(
             f"{model} holds no model (no config.json). Give a run, or a model's folder."

@@ -8,16 +8,11 @@ __all__ = ['GROUPS', 'ABOUT', 'main']
 # %% ../nbs/85_serve.ipynb #imports
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from humanlm.alignment.contract import (
-    CONTRACT,
-    AskingConfig,
-    ModelChoice,
-    how_to_ask,
-    renderer_of,
-)
+from .alignment.contract import CONTRACT, ModelChoice, how_to_ask, renderer_of
 from .alignment.simulator import SimulatorClient
 from .core.basics import ConfigError
 from .core.commands import menu
@@ -35,7 +30,7 @@ from .serving.vllm import VLLMPolicy, vllm_command, vllm_program
 GROUPS = {
     "model": ModelChoice,
     "hierarchy": dict,  # settings that come before the model's own
-    "rollout": AskingConfig,
+    "rollout": dict,
     "serve": ServeConfig,
 }
 ABOUT = "Serve a simulated user behind an OpenAI-compatible address."
@@ -47,10 +42,10 @@ def _served_name(s: Settings) -> str:
     return s.serve.name or (place.resolve().name if place.is_dir() else s.model.place)
 
 # %% ../nbs/85_serve.ipynb #plan
-def _plan(s: Settings) -> str:
+def _plan(s: Settings, changes: Mapping[str, Mapping[str, Any]]) -> str:
     "Say what would be served, and how the model is asked"
-    place, settings, setup = how_to_ask(s.model.place, s.hierarchy)
-    hierarchy, name = setup.hierarchy, _served_name(s)
+    setup, name = how_to_ask(s.model.place, changes), _served_name(s)
+    place, settings, hierarchy = setup.place, setup.model, setup.hierarchy
     dtype = s.model.dtype or settings.get("dtype", "float32")
     lines = {
         "model": f"{name}: {place}, {dtype}",
@@ -58,7 +53,7 @@ def _plan(s: Settings) -> str:
         "template": f"{settings.get('template', 'own')}, prompts {hierarchy.prompt}, "
         f"thinking {hierarchy.thinking}",
     }
-    if setup.compose if s.rollout.compose is None else s.rollout.compose:
+    if setup.compose:
         lines["composed"] = f"replies are asked after {', '.join(hierarchy.load().states)}"
     example = Example("", setup.source, "test", "", "", Persona("", "x"), (), "")
     for row in make_rows([example], hierarchy):
@@ -70,24 +65,22 @@ def _plan(s: Settings) -> str:
     return "\n".join(f"{word:<{max(map(len, lines))}}  {text}" for word, text in lines.items())
 
 # %% ../nbs/85_serve.ipynb #open_client
-def _open_client(s: Settings) -> SimulatorClient:
+def _open_client(s: Settings, changes: Mapping[str, Mapping[str, Any]]) -> SimulatorClient:
     "Load the model, or start vLLM for it"
-    place, compose = s.model.place, s.rollout.compose
     if s.serve.choose_engine() == "transformers":
-        client = SimulatorClient(place, s.model.dtype, compose=compose, hierarchy=s.hierarchy)
+        client = SimulatorClient(s.model.place, s.model.dtype, changes=changes)
         client.open()
         return client
-    place, settings, setup = how_to_ask(place, s.hierarchy)
-    dtype = s.model.dtype or settings.get("dtype", "auto")
-    renderer = renderer_of(place, settings, setup.hierarchy)
-    policy = VLLMPolicy.start(place, renderer, _served_name(s), dtype, s.serve.vllm)
-    return SimulatorClient(setup._replace(policy=policy), compose=compose)
+    setup = how_to_ask(s.model.place, changes)
+    dtype = s.model.dtype or setup.model.get("dtype", "auto")
+    policy = VLLMPolicy.start(setup.place, renderer_of(setup), _served_name(s), dtype, s.serve.vllm)
+    return SimulatorClient(setup._replace(policy=policy))
 
 # %% ../nbs/85_serve.ipynb #serve
-def _serve_until_stopped(s: Settings, key: str) -> None:
+def _serve_until_stopped(s: Settings, changes: Mapping[str, Mapping[str, Any]], key: str) -> None:
     line = listen(s.serve.host, s.serve.port)
     print(f"loading {s.model.place} ({s.serve.choose_engine()})", flush=True)
-    client, name = _open_client(s), _served_name(s)
+    client, name = _open_client(s, changes), _served_name(s)
     try:
         print(f"{name} answers at {address(line)}/v1 (Ctrl+C stops it)", flush=True)
         serve_app(make_app(Service(client, name, s.serve, key)), line)
@@ -100,7 +93,7 @@ def _serve_until_stopped(s: Settings, key: str) -> None:
 # %% ../nbs/85_serve.ipynb #plain_host
 def _check_simulator(choice: ModelChoice) -> None:
     "Raise where a model was trained by another recipe"
-    place = how_to_ask(choice.place)[0]
+    place = how_to_ask(choice.place).place
     if (names := [*contract_files(place)]) and CONTRACT not in names:
         raise ConfigError(
             f"{place} is no simulated user: {', '.join(names)} beside its weights is "
@@ -115,14 +108,15 @@ def _serve(
     s = parse(GROUPS, argv or ["--help"], ABOUT, runs=False)
     key = service_key(s.serve.host, "serve.host", KEY, s.serve.key)
     _check_simulator(s.model)
+    changes = {"hierarchy": s.hierarchy, "rollout": s.rollout}
     if s.dry_run:
-        print(_plan(s))
+        print(_plan(s, changes))
         return 0
     from humanlm.training.run import quiet_libraries
 
     web_libraries()
     quiet_libraries()
-    _serve_until_stopped(s, key)
+    _serve_until_stopped(s, changes, key)
     return 0
 
 

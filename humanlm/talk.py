@@ -11,12 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from humanlm.alignment.contract import (
-    AskingConfig,
-    ModelChoice,
-    how_to_ask,
-    run_folder,
-)
+from .alignment.contract import ModelChoice, how_to_ask, run_folder
 from .alignment.simulator import SimulatorClient
 from .core.basics import ConfigError, require, shorten
 from .core.commands import menu
@@ -54,7 +49,7 @@ class _TalkConfig:
 GROUPS = {
     "model": ModelChoice,
     "hierarchy": dict,  # settings that come before the model's own
-    "rollout": AskingConfig,
+    "rollout": dict,
     "talk": _TalkConfig,
 }
 ABOUT = "Talk to a simulated user: a held-out person of a run, or somebody made up."
@@ -132,14 +127,14 @@ def _talk(
     s = parse(GROUPS, argv or ["--help"], ABOUT, runs=False)
     place = s.model.place
     examples = _run_examples(place)
+    changes = {"hierarchy": s.hierarchy, "rollout": s.rollout}
     if s.dry_run:
-        folder, _, setup = how_to_ask(place, s.hierarchy)
+        setup = how_to_ask(place, changes)
         levels = f"prompt {setup.hierarchy.prompt}, {', '.join(setup.hierarchy.load().names)}"
-        print(f"model       {folder}\nasked       {levels}\nrows        {len(examples):,} held out")
+        lines = {"model": setup.place, "asked": levels, "rows": f"{len(examples):,} held out"}
+        print("\n".join(f"{name:<12}{text}" for name, text in lines.items()))
         return 0
-    someone = SimulatorClient(
-        place, s.model.dtype, compose=s.rollout.compose, hierarchy=s.hierarchy
-    )
+    someone = SimulatorClient(place, s.model.dtype, changes=changes)
     _converse(Talk(someone, examples), s.talk)
     return 0
 

@@ -4,31 +4,20 @@
 
 # %% auto #0
 __all__ = ['METRICS', 'REFERENCES', 'PEOPLE', 'BESIDE', 'EvalConfig', 'questions', 'Evaluation', 'judge_texts', 'evaluate',
-           'load_evaluations', 'measured', 'importance', 'evaluate_model', 'judged_texts', 'policy_of', 'people_texts',
-           'texts_beside', 'tables']
+           'load_evaluations', 'measured', 'importance', 'policy_of', 'people_texts', 'texts_beside', 'tables']
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #import-math-from-functools
 import random
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-from .contract import state_source
 from ..clients.ledger import Ledger
 from ..clients.limits import in_turn
 from ..clients.names import is_chat_model
-from humanlm.core.basics import (
-    ConfigError,
-    DataError,
-    jsonl_rows,
-    run_sync,
-    shorten,
-    write_jsonl,
-)
+from ..core.basics import jsonl_rows
 from ..core.config import Settings
 from ..core.records import Example
 from ..core.runs import watched
@@ -50,13 +39,11 @@ from humanlm.rewards.scoring import (
     JudgeRequest,
     excusable,
     format_score,
-    require_judged,
     score_aspects,
 )
 from ..rewards.texts import check_text_metric, is_text_metric, text_scores
 from ..training.policies import ChatPolicy, ModelPolicy, Policy
 from ..training.rollouts import single_turn
-from ..training.sampling import Sampling
 from ..worlds.oracle import predictor_texts
 from ..worlds.sources import Data
 
@@ -68,10 +55,6 @@ METRICS = ("state_alignment", "response_alignment", "reply_state_alignment")
 class EvalConfig:
     "What is evaluated, and how uncertainty is measured"
 
-    split: str = "test"
-    """Split of the data that is asked; data.max_test says how many rows of it."""
-    bootstrap: int = 2000
-    """Resamples behind every interval."""
     batch: int = 150
     """Rows generated together."""
     reply_states: bool = True
@@ -80,15 +63,11 @@ class EvalConfig:
     """No run of so many tokens twice in the reply. 0: off; the paper: 4. Not for chat models."""
     budget: float | None = None
     """US dollars that chat models under evaluation may spend in all."""
-    base_url: str | None = None
-    """Address of the server of a vllm/NAME model under evaluation, ending in /v1."""
     texts: tuple[str, ...] = ("edit_similarity", "bleu", "chrf")
     """Measures of likeness to the real reply: also embedding[/NAME] and bertscore[/NAME]."""
-    bits: bool = False
-    """Also measure bits a byte of the real replies, each read under bits_people + 1 prompts, for
-    models in this process."""
-    bits_people: int = 8
-    """People among whom the writer of a reply is to be found; the others are the controls."""
+    bits: int = 0
+    """Also measure bits a byte of the real replies: people among whom the writer is to be found,
+    the others being the controls. 0: no bits."""
     beside: tuple[str, ...] = ()
     """Further models that are asked the same, such as people: folders, names of the Hub. A folder
     RUN/models/NAME is called RUN-NAME."""
@@ -101,16 +80,15 @@ class EvalConfig:
 async def _ask(
     policy: Policy,
     examples: Sequence[Example],
-    hierarchy: HierarchyConfig,
-    sampling: Sampling | None = None,  # temperature and seed
-    batch: int = 150,  # rows generated together
-    composed: bool = False,  # ask for replies after the answers to the states
-    states: States | None = None,  # who answers those; None: the policy itself
+    settings: Settings,
+    states: States | None,  # who answers the states before a composed reply; None: the policy
 ) -> list[dict[str, Trajectory]]:  # level → trajectory, one per example
     "Let a policy answer every level of every example"
+    s, hierarchy, composed = settings, settings.hierarchy, settings.rollout.compose
     if composed:
         check_composed(hierarchy)
-    rollout = single_turn(ParsePolicy(strict=hierarchy.strict), sampling)
+    drawn = replace(s.rollout.eval_sampling(s.run.seed), no_repeat_ngram=s.eval.no_repeat_ngram)
+    rollout = single_turn(ParsePolicy(strict=hierarchy.strict), drawn)
     answers: list[dict[str, Trajectory]] = [{} for _ in examples]
     together = hierarchy.asks == "together"
     for levels in [None] if together else [[level] for level in hierarchy.load().names]:
@@ -119,14 +97,14 @@ async def _ask(
             thoughts = {e.id: _texts(a) for e, a in zip(examples, answers)}
             thoughts = await states(examples) if states else thoughts
             rows = [compose(row, thoughts[row["example_id"]]) for row in rows]
-        for at in watched(len(rows), batch, "answers"):
-            for i, t in enumerate(await rollout(rows[at : at + batch], policy), at):
+        for at in watched(len(rows), s.eval.batch, "answers"):
+            for i, t in enumerate(await rollout(rows[at : at + s.eval.batch], policy), at):
                 answers[i] |= dict.fromkeys(rows[i].get("levels", (rows[i]["level"],)), t)
     return answers
 
 
 def _texts(answers: Mapping[str, Trajectory]) -> dict[str, str]:
-    "Give the text of each level; empty where it could not be read"
+    "Return the text of each level; empty where it could not be read"
     return {level: t.fields.get(level, "") for level, t in answers.items()}
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #Question
@@ -144,21 +122,18 @@ def questions(
     reads: Collection[str] | None = None,  # levels that the judge can read from a reply; None: any
 ) -> list[tuple[str, JudgeRequest]]:  # metric, and what to ask
     "List everything to ask a judge about one example; the states in a reply are one question"
-    truths = example.states or {}
+    truths, written = example.states or {}, [level for level in texts if level != "response"]
     request = JudgeRequest("", example.reply, {}, example.context, user_id=example.user_id)
-    written = [level for level in texts if level != "response"]
     pairs = []
     for level in written:
         about = replace(request, truth=truths.get(level) or example.reply)
         pairs.append(("state_alignment", _about(about, [level], texts[level])))
-    if "response" not in texts:
-        return pairs
-    request, reply = replace(request, item="reply"), texts["response"]
-    pairs.append(("response_alignment", _about(request, ["response"], reply)))
-    levels = (states or written or list(truths)) if reply_states else []
-    levels = [level for level in levels if reads is None or level in reads]
-    if levels:
-        pairs.append(("reply_state_alignment", _about(request, levels, reply)))
+    if "response" in texts:
+        read = [n for n in states or written or truths if reads is None or n in reads]
+        asked = {"response_alignment": ["response"]}
+        asked |= {"reply_state_alignment": read} if read and reply_states else {}
+        about = replace(request, item="reply")
+        pairs += [(m, _about(about, levels, texts["response"])) for m, levels in asked.items()]
     return pairs
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #Evaluation
@@ -173,36 +148,6 @@ class Evaluation:
     thought: str = ""  # what was thought before the reply
     schema_version: int = 1
 
-# %% ../../nbs/alignment/03_evaluation.ipynb #_scores
-async def _ask_judge(
-    judge: Judge,
-    requests: Sequence[JudgeRequest],  # each about one text
-    concurrency: int,  # questions under way at once
-) -> list[dict[str, Score]]:  # level → score, one for each request
-    async def one(request):
-        return {level: scores[0] for level, scores in (await score_aspects(judge, request)).items()}
-
-    return await in_turn(one, requests, concurrency)
-
-# %% ../../nbs/alignment/03_evaluation.ipynb #excuse_unsaid
-async def _excuse_unsaid(
-    requests: Sequence[JudgeRequest],
-    answers: Sequence[dict[str, Score]],  # one for each request; changed in place
-    judge: Judge,
-    concurrency: int,
-) -> None:
-    "Turn faults into `unsaid`, which is nan, where the truth says nothing; a flag keeps the fault"
-    truths, faults = [], []
-    for request, scores in zip(requests, answers):
-        if levels := [level for level, score in scores.items() if excusable(score, level)]:
-            truths.append(_about(request, levels, request.truth))
-            faults.append(scores)
-    for scores, of_truth in zip(faults, await _ask_judge(judge, truths, concurrency)):
-        for level, score in of_truth.items():
-            if score.status == "unsaid":
-                flags = (*score.flags, scores[level].status)
-                scores[level] = replace(score, id="0", flags=flags)
-
 # %% ../../nbs/alignment/03_evaluation.ipynb #judge_texts
 async def judge_texts(
     examples: Sequence[Example],
@@ -214,21 +159,29 @@ async def judge_texts(
     states: Sequence[str] | None = None,  # to read; None: those with a text, else the known ones
 ) -> list[Evaluation]:
     "Judge what anybody said about each example; what could not be parsed scores 0"
-    reads = getattr(judge, "reads", None)
-    places = [
-        (row, metric, request)
-        for row, (example, row_texts) in enumerate(zip(examples, texts, strict=True))
-        for metric, request in questions(example, row_texts, reply_states, states, reads)
-    ]
-    requests = [request for *_, request in places]
-    answers = await _ask_judge(judge, requests, concurrency)
-    for (row, _, request), by_level in zip(places, answers):
-        text = "response" if request.item == "reply" else request.level
-        if statuses and (fault := format_score("0", statuses[row].get(text, "ok"))):
-            by_level |= dict.fromkeys(by_level, fault)
-    await _excuse_unsaid(requests, answers, judge, concurrency)
+    reads, places = getattr(judge, "reads", None), []
+    for row, (e, row_texts) in enumerate(zip(examples, texts, strict=True)):
+        asked = questions(e, row_texts, reply_states, states, reads)
+        places += [(row, metric, request) for metric, request in asked]
+
+    async def ask(request):
+        return {level: scores[0] for level, scores in (await score_aspects(judge, request)).items()}
+
+    async def one(place):
+        "Score a text; a fault is excused where the truth itself says nothing, which the flag keeps"
+        row, _, request = place
+        level = "response" if request.item == "reply" else request.level
+        fault = format_score("0", statuses[row].get(level, "ok")) if statuses else None
+        scores = dict.fromkeys(request.asked, fault) if fault else await ask(request)
+        if levels := [level for level, score in scores.items() if excusable(score, level)]:
+            for level, score in (await ask(_about(request, levels, request.truth))).items():
+                if score.status == "unsaid":
+                    flags = (*score.flags, scores[level].status)
+                    scores[level] = replace(score, id="0", flags=flags)
+        return scores
+
     scores: list[dict[str, dict[str, Score]]] = [{} for _ in examples]
-    for (row, metric, _), by_level in zip(places, answers):
+    for (row, metric, _), by_level in zip(places, await in_turn(one, places, concurrency)):
         scores[row].setdefault(metric, {}).update(by_level)
     return [Evaluation(e.id, e.context_id, dict(t), s) for e, t, s in zip(examples, texts, scores)]
 
@@ -236,27 +189,22 @@ async def judge_texts(
 async def evaluate(
     policy: Policy,
     examples: Sequence[Example],  # held out
-    hierarchy: HierarchyConfig,
+    settings: Settings,  # groups hierarchy, rollout, eval, test_judge, run
     judge: Judge,
-    sampling: Sampling | None = None,
-    config: EvalConfig = EvalConfig(),
-    concurrency: int = 16,  # questions to the judge under way at once
-    composed: bool = False,  # ask for replies after the answers to the states
-    states: States | None = None,  # who answers those; None: the policy itself
+    states: States | None = None,  # who answers states before a composed reply; None: the policy
 ) -> list[Evaluation]:
     "Ask a policy for every level of every example, and judge what it says"
-    if config.no_repeat_ngram:
-        sampling = replace(sampling or Sampling(), no_repeat_ngram=config.no_repeat_ngram)
-    answers = await _ask(policy, examples, hierarchy, sampling, config.batch, composed, states)
-    texts = [_texts(row) for row in answers]
+    s = settings
+    answers = await _ask(policy, examples, s, states)
     statuses = [{level: t.parse_status for level, t in row.items()} for row in answers]
-    judged = await judge_texts(examples, texts, judge, statuses, config.reply_states, concurrency)
+    asked = statuses, s.eval.reply_states, s.test_judge.concurrency
+    judged = await judge_texts(examples, [*map(_texts, answers)], judge, *asked)
     thoughts = [_thought_of(row["response"]) if "response" in row else "" for row in answers]
     return [replace(e, thought=thought) for e, thought in zip(judged, thoughts)]
 
 
 def _thought_of(trajectory: Trajectory) -> str:  # empty: there was none, or it never ended
-    "Give the thought before a reply: composed for it, or its own"
+    "Return the thought before a reply: composed for it, or its own"
     composed = [turn.text for turn in trajectory.turns if turn.role == "thought"]
     return composed[0] if composed else thought_of(trajectory.text) or ""
 
@@ -265,19 +213,16 @@ def load_evaluations(
     path: str | Path,  # a .jsonl file of evaluations
 ) -> list[Evaluation]:
     "Read evaluations back; `DataError` names file and row"
-    return [_evaluation(row, where) for where, row in jsonl_rows(path)]
 
-
-def _evaluation(row, where):
-    try:
+    def read(row, where):
         scores = {
             metric: {level: Score.from_dict(score, where) for level, score in by_level.items()}
             for metric, by_level in row["scores"].items()
         }
-        place = row["example_id"], row["context_id"]
-        return Evaluation(*place, row["texts"], scores, row.get("thought", ""))
-    except (KeyError, TypeError, AttributeError) as e:
-        raise DataError(f"{where}: not an evaluation ({type(e).__name__}: {shorten(e)}).") from e
+        texts = row["texts"], scores, row.get("thought", "")
+        return Evaluation(row["example_id"], row["context_id"], *texts)
+
+    return [read(row, where) for where, row in jsonl_rows(path)]
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #results-2
 def measured(
@@ -285,19 +230,11 @@ def measured(
     examples: Sequence[Example] = (),  # what was answered, for the measures
     measures: Sequence[str] = (),  # of likeness to the real reply
 ) -> list[Measurement]:
-    "Give what was measured of each example, in the form that every system shares"
-    rows = [
-        Measurement(
-            e.example_id,
-            e.context_id,
-            {
-                metric: {level: s.value for level, s in by.items()}
-                for metric, by in e.scores.items()
-            },
-            dict(e.texts),
-        )
-        for e in evaluations
-    ]
+    "Return what was measured of each example, in the form that every system shares"
+    rows = []
+    for e in evaluations:
+        values = {m: {n: s.value for n, s in by_level.items()} for m, by_level in e.scores.items()}
+        rows.append(Measurement(e.example_id, e.context_id, values, dict(e.texts)))
     real, replied = {e.id: e.reply for e in examples}, [m for m in rows if "response" in m.shown]
     for name in measures if replied else ():
         texts, truths = zip(*((m.shown["response"], real[m.unit]) for m in replied))
@@ -307,60 +244,26 @@ def measured(
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #importance
 def importance(
-    models: Mapping[str, Sequence[Evaluation]],  # name → its answers
-    resamples: int = 2000,
+    models: Mapping[str, Sequence[Measurement]],  # name → what was measured
 ) -> list[Importance]:
     "Correlate the score of each reply with the scores of its states (HumanLM, section 5)"
     rows = []
-    for name, evaluations in models.items():
-        table, contexts = score_table(measured(evaluations)), [e.context_id for e in evaluations]
+    for name, units in models.items():
+        table, contexts = score_table(units), [m.cluster for m in units]
         replies = table.get("response_alignment", {}).get("response")
         for metric in ("reply_state_alignment", "state_alignment"):
             if replies and metric in table:
-                states = table[metric]
-                rows += importance_rows(name, metric, states, replies, contexts, 0, resamples)
+                rows += importance_rows(name, metric, table[metric], replies, contexts)
     return rows
-
-# %% ../../nbs/alignment/03_evaluation.ipynb #evaluate_model
-def evaluate_model(
-    name: str | Path,  # a folder, or a model of the Hub
-    examples: Sequence[Example],  # held out
-    settings: Settings,
-    judge: Judge,
-    ledger: Ledger | None = None,  # of a chat model's costs and budget; None: that of the settings
-    states: States | None = None,  # who answers states before a reply; None: as settings say
-) -> list[Evaluation]:
-    "Load a model, ask it for every level of every example, and judge what it says"
-    s, compose = settings, settings.rollout.compose
-    if compose and is_chat_model(str(name)):
-        raise ConfigError(
-            f"{name} cannot go on in a thought that was composed for it. Leave rollout.compose out."
-        )
-    policy, sampling = policy_of(str(name), s, ledger), s.rollout.eval_sampling(s.run.seed)
-    asking = (sampling, s.eval, s.test_judge.concurrency, compose, states or state_source(s))
-    return _judged(run_sync(evaluate(policy, examples, s.hierarchy, judge, *asking)), s)
-
-
-def judged_texts(
-    examples: Sequence[Example],
-    texts: Sequence[Mapping[str, str]],  # level → text, one per example
-    settings: Settings,
-    judge: Judge,
-) -> list[Evaluation]:
-    "Judge what no model of ours wrote, on the levels that the settings name"
-    s, d = settings, settings.hierarchy.load()
-    shown = [{level: text for level, text in row.items() if level in d.names} for row in texts]
-    asking = (None, s.eval.reply_states, s.test_judge.concurrency, d.states)
-    return _judged(run_sync(judge_texts(examples, shown, judge, *asking)), s)
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #model_policy
 def policy_of(
-    name: str, settings: Settings, ledger: Ledger | None = None
+    name: str | Path, settings: Settings, ledger: Ledger | None = None
 ) -> Any:  # a `Policy`, or as much of it as an evaluation needs
     "Load a model, or make the client of a chat model with limits and cache of the test judge"
     s = settings
-    if is_chat_model(name):
-        access = replace(s.test_judge, model=name, budget=s.eval.budget, base_url=s.eval.base_url)
+    if is_chat_model(str(name)):
+        access = replace(s.test_judge, model=name, budget=s.eval.budget, base_url=None)
         return ChatPolicy(access.client(name, ledger), access.concurrency)
     import torch
 
@@ -370,17 +273,6 @@ def policy_of(
         torch.set_num_threads(s.model.threads)
     loaded = load_model(name, s.model.template, s.model.dtype)
     return ModelPolicy(*loaded, s.model.max_prompt_tokens)
-
-
-def _judged(
-    evaluations: list[Evaluation],
-    settings: Settings,  # for the group of the judge
-) -> list[Evaluation]:
-    "Give the evaluations back; `JudgeError` if the judge failed on too many texts"
-    levels = chain.from_iterable(e.scores.values() for e in evaluations)
-    scores = chain.from_iterable(by_level.values() for by_level in levels)
-    require_judged([*scores], group=settings.test_judge.group)
-    return evaluations
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #REFERENCES
 REFERENCES = {"chance": "uniform", "constant": "agreeable", "ceiling": "rules"}
@@ -393,39 +285,29 @@ BESIDE = (*REFERENCES, *PEOPLE)  # names of everything that is compared without 
 def people_texts(
     examples: Sequence[Example],  # held out
     pool: Sequence[Example],  # of all splits
-) -> dict[
-    str, list[dict[str, str]]
-]:  # name → level → text, one per example; an empty row has no such reply
-    "Find what real replies score that are not the one to predict, and one reply to everything"
+) -> dict[str, list[dict[str, str]]]:  # name → level → text, one per example; empty: no such reply
+    "Find real replies that are not the one to predict, and one reply to everything"
     train = [e for e in pool if e.split == "train"]
-    usual = median([_size(e) for e in train] or [0])
     by_user, by_place = defaultdict(list), defaultdict(list)
     for e in sorted(pool, key=lambda e: e.order):
         by_user[e.user_id].append(e)
         by_place[_place(e)].append(e)
 
-    def elsewhere(e):
-        before = [o for o in by_user[e.user_id] if o.order <= e.order]
-        return next((o.reply for o in before[::-1] if o.context_id != e.context_id), "")
-
-    def here(e):
+    def others(e):
         drawn = random.Random(e.id).sample(train, min(100, len(train)))
-        alike = sorted(drawn, key=lambda o: abs(_size(o) - usual))
-        others = [*by_place[_place(e)], *(o for o in alike if o.context_id != e.context_id)]
-        return next((o.reply for o in others if o.user_id != e.user_id), "")
+        away = [o for o in drawn if o.context_id != e.context_id]
+        return [o.reply for o in (*by_place[_place(e)], *away) if o.user_id != e.user_id]
 
-    common = Counter(e.reply for e in sorted(train, key=lambda e: abs(_size(e) - usual)))
-    constant = "".join(text for text, _ in common.most_common(1))
-    replies = zip(*((here(e), elsewhere(e), constant) for e in examples))
-    return {
-        name: [{"response": text} if text else {} for text in texts]
-        for name, texts in zip(PEOPLE, replies)
-        if any(texts)
-    }
+    def earlier(e):
+        same = [o for o in by_user[e.user_id] if o.context_id != e.context_id]
+        return [o.reply for o in same[::-1] if o.order <= e.order]
 
-
-def _size(e):
-    return len(e.reply.split())
+    common = [text for text, _ in Counter(e.reply for e in train).most_common(1)]
+    rows = {name: [] for name in PEOPLE}
+    for e in examples:
+        for name, replies in zip(PEOPLE, (others(e), earlier(e), common)):
+            rows[name].append({"response": replies[0]} if replies else {})
+    return {name: of for name, of in rows.items() if any(of)}
 
 
 def _place(e):

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from .bits import thoughts_alone
-from .likelihood import LikelihoodReward, Reader, with_likelihood
-from .modes import MODES, _PrefixMap
+from .likelihood import LikelihoodReward, Reader
+from .modes import MODES
 from ..core.records import Example
 from ..core.stats import known_mean
 from ..core.trajectory import Trajectory
@@ -128,7 +128,8 @@ def alignment_method(
     hierarchy, rollouts, seed = config.hierarchy.load(), config.rollout, config.run.seed
     requests = requests_by_row(rows, examples, hierarchy, config.judge.rubric)
     more: Any = own_reward(config.reward, extra, examples)
-    chain: Any = _PrefixMap(hierarchy, rows) if MODES[name].asks == "next" else None
+    mode = MODES[name]
+    chain: Any = mode.memory(hierarchy, rows) if mode.memory else None
     reward: Any
     if isinstance(judge, Reader):
         reward = LikelihoodReward(judge, requests, config.reward, more)
@@ -138,7 +139,7 @@ def alignment_method(
             judge,
             requests,
             config.reward,
-            hierarchy.names if MODES[name].rewarded == "all" else None,
+            hierarchy.names if mode.rewarded == "all" else None,
             more,
             rollouts.compose,
             seed=seed,
@@ -157,4 +158,4 @@ def alignment_method(
         metrics=partial(_batch_metrics, weights=reward.weights),
     )
     paid = isinstance(reward, LikelihoodReward)
-    return with_likelihood(method, config.reward.reply_loss) if paid else method
+    return reward.paying(method, config.reward.reply_loss) if paid else method

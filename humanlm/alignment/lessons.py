@@ -6,10 +6,10 @@
 __all__ = ['training_texts', 'WorldLessons', 'cold_start_rows', 'reply_lessons', 'check_prompts']
 
 # %% ../../nbs/alignment/09_lessons.ipynb #exported-imports
-import itertools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import cycle, islice
 from typing import Any
 
 from humanlm.alignment.modes import (
@@ -49,6 +49,20 @@ def training_texts(data: Data) -> list[str]:
     return list(dict.fromkeys(texts))
 
 # %% ../../nbs/alignment/09_lessons.ipynb #reply_rows
+def _lesson(
+    example: Example,
+    levels: Sequence[str],  # that are asked, in order
+    config: HierarchyConfig,
+    learned: list[dict],  # parts
+    opens: bool,  # whether a thought begins it
+    given: Sequence[dict] = (),  # parts that come before, read and not learned
+) -> dict:
+    "Make one supervised row"
+    question = prompt(example, levels, config, thinking=opens)
+    closes = not opens and config.thinks(levels[-1])
+    return sft_row(question, learned, opens, f"{example.id}:{'+'.join(levels)}", given, closes)
+
+
 def _reply_rows(
     examples: Sequence[Example],  # of the training split
     config: HierarchyConfig,
@@ -60,29 +74,25 @@ def _reply_rows(
     "Rows that teach replies and, where `label` speaks, states; levels come in turn"
     hierarchy, pools = config.load(), {}
     for level in hierarchy.names if label else ("response",):
-        texts = (
+        texts = [
             (e, label(level, e.reply) if label and level != "response" else e.reply)
             for e in examples
-        )
+        ]
         if pool := [(e, text) for e, text in texts if text]:
             pools[level] = pool
-    levels = itertools.islice(itertools.cycle(pools), count)
-    picked = [(level, *rng.choice(pools[level])) for level in levels]
-
-    def row(level, example, text):
+    rows = []
+    picked = [(level, *rng.choice(pools[level])) for level in islice(cycle(pools), count)]
+    for level, example, text in picked:
         thinks = level == "response" and config.thinks(level)
         thought = _thought(example) if thinks and rng.random() < share else []
         opens = bool(thought) or hierarchy[level].form == "thought"
-        question = prompt(example, level, config, thinking=opens)
         learned = thought + target({level: text}, None, hierarchy)
-        closes = not opens and config.thinks(level)
-        return sft_row(question, learned, opens, f"{example.id}:{level}", closes=closes)
-
-    return [row(*pick) for pick in picked]
+        rows.append(_lesson(example, [level], config, learned, opens))
+    return rows
 
 # %% ../../nbs/alignment/09_lessons.ipynb #thought_from
 def _thought(example: Example) -> list[dict]:  # parts of a closed thought, perhaps none
-    "Give the thought behind a reply: the row's own, else its states, as known or read by rule"
+    "Return the thought behind a reply: the row's own, else its states, as known or read by rule"
     if example.thought:
         text = example.thought.strip().removeprefix("<think>").partition("</think>")[0].strip()
         return [plain(f"{text}\n"), markup("</think>")] if text else []
@@ -126,13 +136,7 @@ class WorldLessons:
             texts[level] = states.reply(self.rng) if level == "response" else words[level]
         opens = trace or (len(levels) == 1 and self.hierarchy[levels[0]].form == "thought")
         thought = {level: words[level] for level in TRACE} if trace else None
-        return sft_row(
-            prompt(example, levels, self.config, thinking=opens),
-            target(texts, thought, self.hierarchy),
-            opens,
-            f"{example.id}:{'+'.join(levels)}",
-            closes=not opens and self.config.thinks(levels[-1]),
-        )
+        return _lesson(example, levels, self.config, target(texts, thought, self.hierarchy), opens)
 
     def reply(self, example: Example, noise: float = 0.0) -> dict:
         "Teach a reply; about half of them get a thought, where replies think at all"
@@ -151,14 +155,11 @@ class WorldLessons:
         joint = self.together and (not self.thinks or self.rng.random() < 0.5)
         states = States.uniform(self.world.posts[example.context_id].target, self.rng)
         words, reply = states.describe(self.rng), target({"response": states.reply(self.rng)})
-        before = target(
-            {s: words[s] for s in self.states} if joint else {},
-            None if joint else {s: words[s] for s in TRACE},
-        )
-        levels = self.hierarchy.names if joint else "response"
-        question = prompt(example, levels, self.config, thinking=not joint)
-        name, closes = f"{example.id}:faithful", joint and self.thinks
-        return sft_row(question, reply, not joint, name, before, closes)
+        if joint:
+            levels, given = self.hierarchy.names, target({s: words[s] for s in self.states})
+        else:
+            levels, given = ["response"], target({}, {s: words[s] for s in TRACE})
+        return _lesson(example, levels, self.config, reply, not joint, given)
 
     def state(
         self,
@@ -178,29 +179,30 @@ class WorldLessons:
         return self.row(replace(example, persona=persona, context=example.context[:1]), levels)
 
     def first_rows(self) -> list[dict]:
-        "Give all rows of the cold start, in order: lessons that grow, then the polite annotator"
+        "Return all rows of the cold start, in order: lessons that grow, then the polite annotator"
         self.rng = draw = random.Random(f"cold-start{self.seed}")
-        sft, first = self.sft, self.sft.lesson_steps * self.sft.batch
+        sft, first, rows = self.sft, self.sft.lesson_steps * self.sft.batch, []
         share = sft.faithful_share if self.thinks or self.together else 0.0
-
-        def row(i: int) -> dict:
+        for i in range(first + sft.polite_steps * sft.batch):
             late, early = 2 * i >= first, i < first
-            if self.together and late and draw.random() < _TOGETHER:
-                noise = 0.0 if early else sft.noise
-                return self.row(draw.choice(self.examples), self.hierarchy.names, noise)
-            if share and late and draw.random() < share:
-                return self.faithful(draw.choice(self.examples))
+            together = self.together and late and draw.random() < _TOGETHER
+            faithful = not together and share and late and draw.random() < share
             example = draw.choice(self.examples)
-            if not early:
-                return self.polite(example)
-            if draw.random() < 0.75 and self.states:
-                return self.state(example, 0.7 * max(0.0, i / first - 0.25) / 0.75)
-            return self.reply(example)
-
-        return [row(i) for i in range(first + sft.polite_steps * sft.batch)]
+            if together:
+                noise = 0.0 if early else sft.noise
+                rows.append(self.row(example, self.hierarchy.names, noise))
+            elif faithful:
+                rows.append(self.faithful(example))
+            elif not early:
+                rows.append(self.polite(example))
+            elif draw.random() < 0.75 and self.states:
+                rows.append(self.state(example, 0.7 * max(0.0, i / first - 0.25) / 0.75))
+            else:
+                rows.append(self.reply(example))
+        return rows
 
     def last_rows(self) -> list[dict]:
-        "Give the rows of the last stage: three of five faithful, the others polite"
+        "Return the rows of the last stage: three of five faithful, the others polite"
         self.rng = draw = random.Random(f"faithful{self.seed}")
         count = self.sft.faithful_steps * self.sft.batch * (self.thinks or self.together)
         kinds = (self.faithful if draw.random() < 0.6 else self.polite for _ in range(count))
@@ -240,12 +242,9 @@ def check_prompts(
     rows = [*lessons]
     for name in names:
         s = settings_of(settings, name)
-        added = training_rows(data.split("train"), s.hierarchy, name) if name in MODES else []
-        added += make_rows(data.split(s.eval.split), s.hierarchy)
-        states = [token_cap(d, s.hierarchy) for d in s.hierarchy.load() if d.name != "response"]
-        before = {"before": sum(states)} if s.rollout.compose else {}  # a composed reply
-        rows += [row | before if row["level"] == "response" else row for row in added]
-    needs: dict[Any, int] = {}
-    for row in rows:
-        needs[row["row_id"]] = max(needs.get(row["row_id"], 0), tokens_needed(tokenizer, row))
-    require_room(needs, settings.model.max_prompt_tokens)
+        rows += training_rows(data.split("train"), s.hierarchy, name) if name in MODES else []
+        caps = [token_cap(d, s.hierarchy) for d in s.hierarchy.load() if d.name != "response"]
+        states = sum(caps) * s.rollout.compose  # before a composed reply
+        rows += [{"before": states} | row for row in make_rows(data.split("test"), s.hierarchy)]
+    needs = sorted((tokens_needed(tokenizer, row), row["row_id"]) for row in rows)
+    require_room({id: tokens for tokens, id in needs}, settings.model.max_prompt_tokens)

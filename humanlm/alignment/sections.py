@@ -6,17 +6,16 @@
 __all__ = ['NAMES', 'SECTIONS', 'evaluations', 'statement']
 
 # %% ../../nbs/alignment/05_sections.ipynb #import-json-import-math
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .evaluation import METRICS, Evaluation, load_evaluations
+from .evaluation import Evaluation, load_evaluations
 from ..core.basics import shorten, to_dict
 from ..core.html import Html, Table, fold, tag
 from ..core.records import load_examples
-from ..core.stats import known_mean, number_text, range_text
+from ..core.stats import number_text, range_text
 from ..data.viz import example_html, spread
 from ..evaluation import report
 from ..evaluation.correlation import FEW, FEW_SAYS, marked
@@ -71,8 +70,7 @@ NAMES = Names(
         "constant": "agrees politely with everybody",
         "ceiling": "reads the persona without error and knows the rules by which the world was "
         "made",
-        "another person here": "is what somebody else replied to the same message, or else a reply "
-        "of somebody else of a usual length",
+        "another person here": "is what somebody else replied to the same message, or elsewhere",
         "the same person elsewhere": "is the person's last reply in another discussion",
         "a constant": "is the commonest reply of the training rows, for everybody",
     },
@@ -127,51 +125,32 @@ def statement(
         _JUDGES.get(judge.partition("/")[0], other),
         *model_said(config),
     ]
-    if not judge:
-        return lines
     if trained.get("model") == "likelihood":
         who = "the policy" if trained.get("reader") == "live" else "a copy of the cold start"
-        more = f"No judge in training: texts were paid by what they tell {who} of replies."
-    elif trained.get("model", judge) == judge:
-        more = _SAME_JUDGE
-    else:
-        more = f"Rewards in training came from another judge: {trained['model']}."
-    return [*lines, more]
+        lines.append(f"No judge in training: texts were paid by what they tell {who} of replies.")
+    elif judge and trained.get("model", judge) == judge:
+        lines.append(_SAME_JUDGE)
+    elif judge:
+        lines.append(f"Rewards in training came from another judge: {trained['model']}.")
+    return lines
 
 # %% ../../nbs/alignment/05_sections.ipynb #UNREAD
-def _readable(evaluations: Sequence[Evaluation]) -> float:  # in [0, 1]; nan for no texts
-    "Measure the share of texts that could be read"
-    scores = [s for e in evaluations for m in METRICS[:2] for s in e.scores.get(m, {}).values()]
-    return known_mean([not {s.status, *s.flags} & {"empty", "bad format"} for s in scores])
-
-
-def _reading(run: RunFolder) -> list[str]:  # none where no text was judged
-    "Say what share of every model's texts could be read, and what the judge could not read"
-    shares = {name: _readable([*evaluations(run)[name].values()]) for name in _models_of(run)}
-    texts = [f"{shorten(name, 40)} {s:.0%}" for name, s in shares.items() if not math.isnan(s)]
-    lines = [f"Texts that could be read: {', '.join(texts)}. Others score 0."] * bool(texts)
+def _reading(run: RunFolder) -> list[str]:  # none where the judge can read states from a reply
+    "Say what the judge could not read"
     test = (run.results.notes.get("judges") or {}).get("test", {})
-    if test.get("reads") == []:
-        name = test.get("model", "this judge")
-        lines.append(f"Reply state alignment is not measured: {name} reads no states from a reply.")
-    return lines
+    says = (
+        f"Reply state alignment is not measured: {test.get('model')} reads no states from a reply."
+    )
+    return [says] * (test.get("reads") == [])
 
 # %% ../../nbs/alignment/05_sections.ipynb #_example
 def _examples_section(run: RunFolder) -> Html:
-    "Show a few held-out rows, evenly from best to worst by the last model, with all texts"
-    by_id = {e.id: e for e in run.piece("examples.jsonl", load_examples, [])}
-    models, means = _models_of(run), {}
-    for id, e in (evaluations(run)[models[-1]] if models else {}).items():
-        scores = e.scores.get("state_alignment") or e.scores.get("response_alignment") or {}
-        means[id] = known_mean([s.value for s in scores.values()])
-    ranked = sorted(means.keys() & by_id, key=lambda id: (math.isnan(means[id]), -means[id], id))
-    page, picked = Html(), spread(ranked, 4)
-    for i, id in enumerate(picked, 1):
-        e, title = by_id[id], f"{i} of {len(picked)}: mean score of {models[-1]} "
-        answers = {name: evaluations(run)[name].get(id) for name in models}
-        texts = [fold(n, record_html(to_dict(a), e.states or {})) for n, a in answers.items() if a]
-        head = tag("h3", title + number_text(means[id]))
-        page += tag("article", head, example_html(replace(e, states=None)), *texts)
+    "Show a few held-out rows, with what every model said"
+    answers, page = evaluations(run), Html()
+    for e in spread(run.piece("examples.jsonl", load_examples, []), 4):
+        said = {name: answers[name].get(e.id) for name in _models_of(run)}
+        texts = [fold(n, record_html(to_dict(a), e.states or {})) for n, a in said.items() if a]
+        page += tag("article", example_html(replace(e, states=None)), *texts)
     return page or missing("No texts: evaluations or held-out examples are missing.")
 
 # %% ../../nbs/alignment/05_sections.ipynb #importance_section

@@ -9,7 +9,7 @@ __all__ = ['NAME', 'THOUGHT', 'THOUGHT_TOKENS', 'CHUNK', 'PARQUET', 'Made', 'Wri
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from .personas import Failure
 from .rows import Entry
 from .selection import Plan, SelectConfig
 from .store import RowStore
+from ..hierarchy.persona import drop_persona
 from humanlm.hierarchy.prompts import (
     UNKNOWN,
     HierarchyConfig,
@@ -56,12 +57,14 @@ class Made:
     order: int = 0  # place in time
     index: int = 0  # in its split
     thought: str = ""  # for thinking_sft
+    dropout: float = 0.0  # share of the persona's fields and items that is left out
 
     @cached_property
     def example(self) -> Example:
-        e, persona = self.entry, self.voice.persona
+        e, persona, p = self.entry, self.voice.persona, self.dropout
         names = e.id, self.media, self.split, e.user_id, e.context_id
-        return Example(*names, persona, e.messages, e.reply, self.order)
+        shown: Any = drop_persona(persona, p, p, 42) if p else persona
+        return Example(*names, shown, e.messages, e.reply, self.order)
 
     @cached_property
     def context(self) -> list[dict[str, str]]:
@@ -79,7 +82,7 @@ class Made:
         thinking: bool | None = None,  # None: as the config says
     ) -> str:
         "Return the system message, which is made once for all rows of a person"
-        systems, key = self.voice.systems, (self.split, levels, thinking, c.item_dropout)
+        systems, key = self.voice.systems, (self.split, levels, thinking, self.dropout)
         if key not in systems:
             systems[key] = parts_text(prompt(self.example, levels, c, thinking)[0]["content"])
         return systems[key]
@@ -298,14 +301,15 @@ class Writer:
         "Write the files of a split; return rows, those that describe nobody, and thoughts lost"
         from pyarrow.parquet import ParquetWriter
 
-        split, c, p = name.removesuffix("_dropout"), self.hierarchy, self.c.dropout
-        if split != name:
-            c = replace(c, field_dropout=p, item_dropout=p, dropout_in="all")
+        split, c = name.removesuffix("_dropout"), self.hierarchy
+        dropout = self.c.dropout if split != name else 0.0
         note: dict[str, Any] = {"rows": 0, "undescribed": 0, "lost": []}
         all_rows, files = self.plan.rows(split), {}
         with ExitStack() as stack:
             for i in range(0, len(all_rows), CHUNK):
                 rows = self.rows(split, i, all_rows[i : i + CHUNK])
+                for row in rows:
+                    row.dropout = dropout
                 if "thinking_sft" in self.c.sets and split in ("train", "val"):
                     note["lost"] += _add_thoughts(rows, self.thinker)
                 for kind, data in self.tables(name, rows, c):

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
-    from .levels import HIERARCHY, Dimension, Hierarchy, load_hierarchy, load_variant, variants
+    from .levels import HIERARCHY, Dimension, Hierarchy, load_hierarchy, variants
     from .parsing import parse
     from .prompts import HierarchyConfig, make_rows
 
 __getattr__, __dir__ = lazy_names(__name__, {
-    "levels": ["HIERARCHY", "Dimension", "Hierarchy", "load_hierarchy", "load_variant", "variants"],
+    "levels": ["HIERARCHY", "Dimension", "Hierarchy", "load_hierarchy", "variants"],
     "parsing": ["parse"],
     "prompts": ["HierarchyConfig", "make_rows"],
 })

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Write', 'States', 'BATCH', 'in_order', 'written', 'states_in', 'check_composed', 'compose', 'thinks_first',
-           'StateSource']
+           'read_answer', 'StateSource']
 
 # %% ../../nbs/hierarchy/52_composed.ipynb #composed-imports
 import re
@@ -71,6 +71,16 @@ def thinks_first(row: Mapping[str, Any]) -> bool:
     "Say whether the answer to a row begins with a thought, which a composed row already holds"
     return bool(row["thinking"]) and "prefix" not in row
 
+
+def read_answer(
+    row: Mapping[str, Any],  # that was asked
+    text: str,  # what a model wrote
+    strict: bool = True,
+) -> Any:  # fields (level → text) and status
+    "Read the levels that a row asks for"
+    reading = ParsePolicy(strict, thinks_first(row), form=row["form"])
+    return parse(text, row.get("levels", row["level"]), reading)
+
 # %% ../../nbs/hierarchy/52_composed.ipynb #StateSource
 Write = Callable[
     [Sequence[dict]], Awaitable[Sequence[Completion]]
@@ -90,24 +100,32 @@ class StateSource:
         write: Write,
     ):
         self.config, self.write = config, write
-        self.texts: dict[str, dict[str, str]] = {}  # example id → level → text
-        self.tokens = 0  # written so far
+        self.answers: dict[str, list[tuple[dict, Completion]]] = {}  # example id → row, answer
+
+    @property
+    def tokens(self) -> int:
+        "Count the tokens that were written so far"
+        return sum(len(c.ids) for answers in self.answers.values() for _, c in answers)
 
     async def __call__(
         self,
         examples: Sequence[Example],
     ) -> dict[str, dict[str, str]]:  # example id → level → text; what could not be read is left out
-        "Give the states of each example"
-        new = [*{e.id: e for e in examples if e.id not in self.texts}.values()]
+        "Return the states of each example"
+        new = [*{e.id: e for e in examples if e.id not in self.answers}.values()]
         for at in range(0, len(new), BATCH):
             await self._ask(new[at : at + BATCH])
-        return {e.id: self.texts[e.id] for e in examples}
+        return {e.id: self._texts(e.id) for e in examples}
 
     async def _ask(self, examples):
         states = self.config.load().states
         rows = [row for e in examples for row in make_rows([e], self.config, states)]
-        self.texts |= {e.id: {} for e in examples}
+        self.answers |= {e.id: [] for e in examples}
         for row, completion in zip(rows, await self.write(rows), strict=True):
-            self.tokens += len(completion.ids)
-            reading = ParsePolicy(self.config.strict, bool(row["thinking"]), form=row["form"])
-            self.texts[row["example_id"]] |= parse(completion.text, row["level"], reading).fields
+            self.answers[row["example_id"]].append((row, completion))
+
+    def _texts(self, id):
+        strict, texts = self.config.strict, {}
+        for row, completion in self.answers[id]:
+            texts |= read_answer(row, completion.text, strict).fields
+        return texts

@@ -4,15 +4,14 @@
 
 # %% auto #0
 __all__ = ['FORMS', 'FIXTURES', 'VARIANTS', 'HIERARCHY', 'LEVELS', 'STATES', 'TEXT_FAULTS', 'is_level_name', 'Dimension',
-           'Hierarchy', 'read_template', 'read_json', 'load_hierarchy', 'load_variant', 'variants', 'word_count',
-           'text_limits', 'text_faults']
+           'Hierarchy', 'read_template', 'read_json', 'load_hierarchy', 'variants', 'word_count', 'text_limits',
+           'text_faults']
 
 # %% ../../nbs/hierarchy/01_levels.ipynb #import-json-import-re
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -38,18 +37,6 @@ def _plain_label(
 # %% ../../nbs/hierarchy/01_levels.ipynb #FORMS
 FORMS = ("tag", "bare", "thought")
 
-
-def _dimension_checks(d):
-    return [
-        (
-            is_level_name(d.name) and d.name != "think",
-            "name must consist of small letters, digits and underscores, as in 'stance'",
-        ),
-        (bool(d.desc.strip()), "desc must be a text that defines the level"),
-        (d.max_tokens > 0, f"max_tokens must be above 0, got {d.max_tokens}"),
-        (d.form in FORMS, f"form is {d.form!r}.{near_miss(d.form, FORMS)}"),
-    ]
-
 # %% ../../nbs/hierarchy/01_levels.ipynb #Dimension
 @dataclass(frozen=True)
 class Dimension:
@@ -66,7 +53,14 @@ class Dimension:
     thinks: bool = False  # a thought comes first, whatever the settings say
 
     def __post_init__(self):
-        require(f"hierarchy level {self.name!r}", *_dimension_checks(self))
+        named = is_level_name(self.name) and self.name != "think"
+        require(
+            f"hierarchy level {self.name!r}",
+            (named, "name must consist of small letters, digits and underscores, as in 'stance'"),
+            (bool(self.desc.strip()), "desc must be a text that defines the level"),
+            (self.max_tokens > 0, f"max_tokens must be above 0, got {self.max_tokens}"),
+            (self.form in FORMS, f"form is {self.form!r}.{near_miss(self.form, FORMS)}"),
+        )
         object.__setattr__(self, "labels", tuple(self.labels))
 
     @property
@@ -103,17 +97,6 @@ class Hierarchy(tuple):
     def __repr__(self):
         return f"Hierarchy({', '.join(self.names)})"
 
-    def _repr_markdown_(self):
-        rows = [
-            (
-                f"`{d.name}`",
-                d.definition,
-                *("–" if n is None else n for n in (d.max_words, d.max_tokens, d.threshold)),
-            )
-            for d in self
-        ]
-        return Table(("level", "definition", "words", "tokens", "threshold"), rows, "l").markdown()
-
     def index_of(self, name: str) -> int:
         "Find the position of a level"
         return self.names.index(check_name(name, self.names, "level", ConfigError))
@@ -129,14 +112,11 @@ def read_template(
     where: str = "hierarchy",  # for messages
 ) -> str:  # without its last line break
     "Read a prompt template with all that it includes"
-    try:
-        text = path.read_text(encoding="utf-8").replace("\\\n", "").removesuffix("\n")
-    except (OSError, UnicodeDecodeError) as e:
-        problem = (
-            f"cannot read system_prompt {path} ({e}). Paths start at the folder of the file "
-            "that names them."
+    if not path.is_file():
+        raise ConfigError(
+            f"{where}: there is no {path}. Paths start at the folder of the file that names them."
         )
-        raise ConfigError(f"{where}: {problem}") from e
+    text = path.read_text(encoding="utf-8").replace("\\\n", "").removesuffix("\n")
     return re.sub(
         r"\{include:([^{}]+)\}",
         lambda m: read_template((path.parent / m[1]).resolve(), where),
@@ -155,9 +135,12 @@ def read_json(
 
 # %% ../../nbs/hierarchy/01_levels.ipynb #make_hierarchy
 def load_hierarchy(
-    path: str | Path,  # a JSON file
+    path: str | Path,  # a key of `VARIANTS`, or a JSON file
 ) -> Hierarchy:
-    "Read a hierarchy from a file (HumanLM's format); errors name file, level and field"
+    "Read a hierarchy (HumanLM's format); errors name file, level and field"
+    if not Path(path).is_file():
+        name = check_name(str(path), VARIANTS, "hierarchy.path", ConfigError)
+        path = FIXTURES / "hierarchies" / f"{name}.json"
     path = Path(path)
     levels = read_json(path).items()
     return Hierarchy(
@@ -179,16 +162,7 @@ VARIANTS = read_json(FIXTURES / "variants.json")
 "Name → its published name, the chat template that goes with it, and what it is"
 
 
-@cache
-def load_variant(
-    name: str,  # a key of `VARIANTS`
-) -> Hierarchy:
-    "Load a shipped hierarchy"
-    check_name(name, VARIANTS, "hierarchy variant", ConfigError)
-    return load_hierarchy(FIXTURES / "hierarchies" / f"{name}.json")
-
-
-HIERARCHY = load_variant("main")
+HIERARCHY = load_hierarchy("main")
 LEVELS, STATES = HIERARCHY.names, HIERARCHY.states
 
 # %% ../../nbs/hierarchy/01_levels.ipynb #variants-table
@@ -206,7 +180,7 @@ def variants() -> Table:
     )
     rows = []
     for name, about in VARIANTS.items():
-        levels = load_variant(name)
+        levels = load_hierarchy(name)
         thinks = ", ".join(d.name for d in levels if d.thinks or d.form == "thought")
         tokens = " / ".join(dict.fromkeys(str(d.max_tokens) for d in levels))
         least = ", ".join(dict.fromkeys(str(d.threshold) for d in levels if d.threshold))
@@ -230,14 +204,6 @@ def word_count(
     "Count words: runs of anything but white space that hold a letter or a digit"
     return sum(any(map(str.isalnum, w)) for w in text.split())
 
-
-def _label_of(
-    text: str,  # what a model wrote
-    labels: Sequence[str],  # of a level
-) -> str | None:  # the label as the level spells it; None = no label
-    "Find the label that a text is"
-    return {_plain_label(label): label for label in labels}.get(_plain_label(text))
-
 # %% ../../nbs/hierarchy/01_levels.ipynb #TEXT_FAULTS
 TEXT_FAULTS = ("no label", "too long")
 
@@ -247,7 +213,7 @@ def text_limits(
 ) -> dict[
     str, dict
 ]:  # level → labels and max_words, as plain data; levels without a limit are left out
-    "Give what may be checked of a text"
+    "Return what may be checked of a text"
     return {
         d.name: {"labels": list(d.labels), "max_words": d.max_words}
         for d in dimensions
@@ -265,6 +231,6 @@ def text_faults(
 
 
 def _text_fault(text, labels, max_words):
-    if labels and text.strip() and _label_of(text, labels) is None:
+    if labels and text.strip() and _plain_label(text) not in map(_plain_label, labels):
         return "no label"
     return "too long" if max_words and word_count(text) > max_words else None

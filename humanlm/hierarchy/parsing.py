@@ -25,10 +25,10 @@ class ParsePolicy:
 
     strict: bool = True  # exact format or no field at all
     thinking: bool = False  # the completion starts inside a thought
-    blanks: str = " \r\n"  # what may stand around the tags when strict
     form: str = "tag"  # one of `FORMS`: where the text stands
 
 
+_BLANKS = " \r\n"  # what may stand around the tags when strict
 STATUSES = (
     "ok",
     "empty",
@@ -70,7 +70,7 @@ def _thought_end(text, levels=()):
 def thought_of(
     text: str,  # a completion that began inside a thought
 ) -> str | None:  # None: it never ended
-    "Give the thought before an answer"
+    "Return the thought before an answer"
     ends = _thought_ends(text)
     return text[: ends[-1].start()] if ends else None
 
@@ -95,7 +95,7 @@ def _strict(text, start, levels, policy):
         return _ParsedCompletion({}, "wrong order")
     ends = [start, *(t.end() for t in tags[1::2])]
     begins = [*(t.start() for t in tags[::2]), len(text)]
-    stray = [bool(text[a:b].strip(policy.blanks)) for a, b in zip(ends, begins)]
+    stray = [bool(text[a:b].strip(_BLANKS)) for a, b in zip(ends, begins)]
     if any(stray):
         return _ParsedCompletion({}, "leading text" if stray[0] else "trailing text")
     return _result(levels, [text[a.end() : b.start()] for a, b in zip(tags[::2], tags[1::2])], True)
@@ -163,7 +163,7 @@ def _thought(text, levels, policy):
         return _ParsedCompletion({}, "unterminated" if text.strip() else "missing")
     if len(ends) > 1 and policy.strict:
         return _ParsedCompletion({}, "duplicated")
-    if text[ends[0].end() :].strip(policy.blanks) and policy.strict:
+    if text[ends[0].end() :].strip(_BLANKS) and policy.strict:
         return _ParsedCompletion({}, "trailing text")
     return _result(levels, [text[: ends[0].start()]], policy.strict)
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SPEAKER', 'PERSONA_MARKS', 'PROMPTS', 'UNKNOWN', 'TASKS', 'RULES', 'THOUGHT', 'LEADS', 'THINKING', 'TRACE', 'plain',
            'markup', 'parts_text', 'opening', 'closing', 'name_speakers', 'speaker', 'first_and_last', 'about_person',
-           'HierarchyConfig', 'token_cap', 'check_training', 'prompt', 'target', 'make_rows', 'joint_row']
+           'HierarchyConfig', 'token_cap', 'prompt', 'target', 'make_rows', 'joint_row']
 
 # %% ../../nbs/10_hierarchy.ipynb #exported-imports
 import re
@@ -23,7 +23,6 @@ from humanlm.hierarchy.levels import (
     Dimension,
     Hierarchy,
     load_hierarchy,
-    load_variant,
     read_template,
     text_limits,
 )
@@ -46,12 +45,12 @@ def parts_text(content: str | Sequence[dict]) -> str:  # a text, or parts
 
 # %% ../../nbs/10_hierarchy.ipynb #opening
 def opening(level: str) -> str:
-    "Give the tag before a level's text"
+    "Return the tag before a level's text"
     return f"<{level}>"
 
 
 def closing(level: str) -> str:
-    "Give the tag behind a level's text, where generation stops"
+    "Return the tag behind a level's text, where generation stops"
     return f"</{level}>"
 
 
@@ -230,11 +229,9 @@ THINKING = ("off", "on", "hetero")
 class HierarchyConfig:
     "Which levels are asked, how, and how their answers are read"
 
-    path: str | None = None
-    """JSON file of levels. null: the shipped variant."""
-    variant: str = "main"
+    path: str = "main"
     """Name of a shipped hierarchy: main, synthesis, response, ... (python -m humanlm.levels lists
-    them)."""
+    them); or a JSON file of levels."""
     levels: list[str] | None = None
     """Names of the levels to use; they keep the order of the hierarchy. null: all."""
     prompt: Literal["short", "full", "chat"] = "short"
@@ -257,23 +254,20 @@ class HierarchyConfig:
     code."""
     asks: Literal["each", "together"] = "each"
     """each: one level in a completion. together: all of them in one, in order."""
-    field_dropout: float = 0.0
-    """Share of a persona's fields that is left out, always the same ones."""
-    item_dropout: float = 0.0
-    """Probability that an item of a persona (in prose: a sentence) is left out, always the same
-    ones."""
-    dropout_in: Literal["all", "train", "test"] = "all"
-    """Where personas lose parts: all, train (training rows only) or test (all other rows)."""
 
     def __post_init__(self):
-        require("hierarchy", *_config_checks(self))
-        if self.path is None:
-            self.load()
+        for name in ("thought_tokens", "state_tokens", "response_tokens", "context_messages"):
+            value = getattr(self, name)
+            above = value is None or value > 0
+            require("hierarchy", (above, f"{name} must be above 0, got {value}"))
+        together = self.prompt == "chat" and self.asks == "together"
+        require("hierarchy", (not together, "prompt chat begins one state at a time: take full"))
+        self.load()
 
     def load(self) -> Hierarchy:
-        "Give the hierarchy that these settings name"
+        "Return the hierarchy that these settings name"
         levels = None if self.levels is None else tuple(self.levels)
-        return _load(self.path, self.variant, levels, self.prompt == "chat")
+        return _load(self.path, levels, self.prompt == "chat")
 
     def thinks(
         self,
@@ -284,34 +278,10 @@ class HierarchyConfig:
             return True
         return any(d.thinks or d.form == "thought" for d in self.load() if d.name == level)
 
-    def shown(self, example: Example) -> Example:
-        "Leave out what prompts do not show: parts of the persona, if there is dropout"
-        here = {"all": True, "train": example.split == "train", "test": example.split != "train"}[
-            self.dropout_in
-        ]
-        if not here or not (self.field_dropout or self.item_dropout):
-            return example
-        shares = self.field_dropout, self.item_dropout, 42
-        return replace(example, persona=drop_persona(example.persona, *shares))
-
 # %% ../../nbs/10_hierarchy.ipynb #_config_checks
-def _config_checks(c):
-    for name in ("thought_tokens", "state_tokens", "response_tokens", "context_messages"):
-        value = getattr(c, name)
-        yield value is None or value > 0, f"{name} must be above 0, got {value}"
-    yield (
-        c.prompt != "chat" or c.asks == "each",
-        "prompt chat begins one state at a time: leave asks out, or set prompt to full",
-    )
-    yield (
-        c.path is None or c.variant == "main",
-        "path and variant name two hierarchies: give one of them",
-    )
-
-
 @lru_cache(maxsize=32)
-def _load(path, variant, levels, bare):
-    full = load_variant(variant) if path is None else load_hierarchy(path)
+def _load(path, levels, bare):
+    full = load_hierarchy(path)
     for name in levels or ():
         full.index_of(name)
     chosen = [d for d in full if levels is None or d.name in levels]
@@ -322,7 +292,7 @@ def token_cap(
     d: Dimension,  # the level that is asked
     config: HierarchyConfig,  # caps and thinking
 ) -> int:
-    "Give the longest completion of a level, in tokens, a thought included"
+    "Return the longest completion of a level, in tokens, a thought included"
     cap = config.response_tokens if d.name == "response" else config.state_tokens
     return (cap or d.max_tokens) + config.thought_tokens * (
         config.thinks(d.name) and d.form != "thought"
@@ -334,13 +304,11 @@ def _stops(
     config: HierarchyConfig,  # whose tags count
 ) -> list[str]:  # none for a bare text, which ends at the end token
     "List the strings that end a completion, the level's own one first"
-    stops = {"tag": [closing(d.name)], "bare": [], "thought": ["</think>"]}[d.form]
-    others = (
-        [closing(n) for n in config.load().names if n != d.name] if config.stop == "any" else []
-    )
     if config.prompt == "chat" and d.form == "bare":  # a state is a sentence, a reply a paragraph
-        stops = ["\n\n"] if d.name == "response" else [". ", "! ", "? ", "\n"]
-    return stops + others
+        return ["\n\n"] if d.name == "response" else [". ", "! ", "? ", "\n"]
+    stops = {"tag": [closing(d.name)], "bare": [], "thought": ["</think>"]}[d.form]
+    others = [closing(n) for n in config.load().names if n != d.name]
+    return stops + others * (config.stop == "any")
 
 
 def _lead(d, config):
@@ -348,16 +316,6 @@ def _lead(d, config):
     if config.prompt != "chat" or d.form != "bare" or d.name == "response":
         return ""
     return LEADS.get(d.name, f"My {d.name.replace('_', ' ')} is")
-
-# %% ../../nbs/10_hierarchy.ipynb #check_training
-def check_training(
-    hierarchy: Hierarchy,  # the levels to train
-) -> Hierarchy:  # the same
-    "Refuse a hierarchy whose last level is not the reply"
-    names = hierarchy.names
-    problem = f"levels must end with 'response' for training, got {', '.join(names)}"
-    require("hierarchy", (names[-1] == "response", problem))
-    return hierarchy
 
 # %% ../../nbs/10_hierarchy.ipynb #prompt
 def prompt(
@@ -374,7 +332,7 @@ def prompt(
         thinking = config.thinks(levels[-1])
     templates = {d.system_prompt for d in dimensions}
     template = (len(templates) == 1 and templates.pop()) or PROMPTS[config.prompt]
-    system = _fill(template, _slots(config.shown(example), dimensions, thinking), hierarchy.names)
+    system = _fill(template, _slots(example, dimensions, thinking), hierarchy.names)
     context = name_speakers(
         first_and_last(example.context, config.context_messages), example.user_id
     )

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from ..alignment.scenes import RequestError
+from ..alignment.simulator import RequestError
 from ..classmate.classmates import READER, START, read_mapping
 from ..clients.names import is_up
 from ..clients.protocol import ChatRequest

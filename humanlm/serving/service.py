@@ -18,8 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 import msgspec
 
-from ..alignment.scenes import RequestError, read_scene
-from ..alignment.simulator import SimulatorClient
+from ..alignment.simulator import RequestError, SimulatorClient, read_scene
 from ..clients.protocol import ChatRequest, LLMError
 from ..core.basics import ConfigError, near_miss, require, shorten, to_json
 from humanlm.core.web import (
@@ -307,12 +306,13 @@ class Service(ChatService):
         return question
 
     async def reply(self, name: str, question: ChatRequest) -> dict:
-        speech, answers = await self.client.answer(question), []
-        for one in speech.said:
-            thought = {"reasoning_content": one.thought} if one.thought else {}
-            answers.append(({"role": "assistant", "content": one.text} | thought, one.finish))
-        ours = (speech.reply().extra or {}) | {"ignored_system_messages": speech.scene.ignored}
-        completion = completion_body(name, answers, speech.tokens_in, speech.tokens_out)
+        reply = await self.client.send(question)
+        ours, answers = dict(reply.extra or {}), []
+        texts = reply.texts or (reply.text,)
+        for text, thought, end in zip(texts, ours["thoughts"], ours.pop("ends")):
+            more = {"reasoning_content": thought} if thought else {}
+            answers.append(({"role": "assistant", "content": text} | more, end))
+        completion = completion_body(name, answers, reply.usage.tokens_in, reply.usage.tokens_out)
         return completion | {"humanlm": ours}
 
     def listed(self) -> list[dict]:

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..alignment.scenes import as_context, as_persona
-from ..alignment.simulator import Utterance, simulator_client
+from ..alignment.simulator import SimulatorClient, Utterance, as_context, as_persona
 from ..core.basics import ConfigError, HumanLMError, run_sync
 from ..core.records import Example, Message, persona_text
 from ..hierarchy.prompts import SPEAKER
@@ -115,7 +114,8 @@ class Talk:
         examples: Sequence[Example] = (),  # people and conversations to choose from
     ):
         quiet_libraries()
-        self.client, self.examples = simulator_client(model), list(examples)
+        self.client = model if isinstance(model, SimulatorClient) else SimulatorClient(model)
+        self.examples = list(examples)
 
     def follow(self, example: Example, seed: int = 0) -> Iterator[Interview]:
         "Ask a person; yield what was said after each level"
@@ -123,7 +123,7 @@ class Talk:
         together = setup.hierarchy.asks == "together"
         for levels in [None] if together else [[level] for level in self.client.levels]:
             states = None
-            if self.client.compose:
+            if setup.compose:
                 states = {level: u.text for level, u in answers.items() if u.is_read}
             sampling = replace(setup.sampling, seed=seed)
             new = run_sync(self.client.say(example, levels, sampling, states))

@@ -196,9 +196,10 @@ def served(tmp_path):
         process.wait()
 
 
-def test_a_server_that_tells_log_probabilities_agrees_with_the_model_here(served):
+def test_a_server_that_tells_log_probabilities_agrees_with_the_model_here(served, monkeypatch):
     folder, url = served
-    s = SETTINGS.changed(eval={"base_url": url})
+    monkeypatch.setenv("VLLM_BASE_URL", url)
+    s = SETTINGS.changed(eval={"bits": 8})
     there, here = model_bits("vllm/tiny", planted(4), s), load_policy(folder)
     ours = measure_bits(here.policy, planted(4), here.hierarchy)
     for a, b in zip(there, ours, strict=True):

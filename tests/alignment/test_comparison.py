@@ -34,7 +34,7 @@ LEVELS = ("stance", "emotion", "belief", "value", "goal", "communication", "resp
 CONFIG = (
     "run: {name: mini, methods: [script]}\nworld: {users: 40, replies_per_user: "
     "12}\ndata: {max_test: 12}\n"
-    "eval: {bootstrap: 20}\njudge: {model: rule}\ntest_judge: {model: oracle}\n"
+    "judge: {model: rule}\ntest_judge: {model: oracle}\n"
 )
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -222,10 +222,9 @@ def test_a_chat_model_that_is_down_stops_the_comparison_and_scores_nothing(
     here, capsys, monkeypatch
 ):
     monkeypatch.setattr("humanlm.models.settings.ATTEMPTS", 1)
+    monkeypatch.setenv("VLLM_BASE_URL", "http://127.0.0.1:9/v1")
     argv = [
         "vllm/gone",
-        "--eval.base_url",
-        "http://127.0.0.1:9/v1",
         "--config",
         "runs/mini/config.yaml",
     ]
@@ -320,17 +319,6 @@ def test_every_kind_of_missing_score_has_a_status_of_its_own(place):
     assert [str(s.value) for s in scores] == ["0.0", "0.0", "0.0", "nan"]
 
 
-# ---- the paper's tables
-
-
-def test_results_come_in_the_shape_of_the_papers_tables(here, capsys):
-    humanlm.eval.main(["mini:script"])
-    assert humanlm.eval.main(["tables", "runs/mini-eval"]) == 0
-    shown = capsys.readouterr().out
-    assert "mini-eval" in shown and "script" in shown
-    assert humanlm.eval.main(["tables"]) == 2 and humanlm.eval.main(["tables", "nowhere"]) == 2
-
-
 # ---- what is used again
 
 
@@ -346,7 +334,7 @@ def test_a_run_is_used_again_only_under_the_same_conditions(here):
         ["--data.max_test", "9"],
     ):
         assert not done("mini", *flags)["script"], flags
-    assert done("mini", "--test_judge.concurrency", "2", "--eval.bootstrap", "50")["script"]
+    assert done("mini", "--test_judge.concurrency", "2")["script"]
 
 
 def test_only_what_changed_is_judged_again(here):
@@ -398,7 +386,6 @@ def test_a_failing_judge_stops_the_comparison_and_keeps_nothing_of_it(here, monk
         ([], "Nothing to compare"),
         (["mine.jsonl"], "model or file 'mine.jsonl'"),
         (["mini:skript"], "Did you mean 'script'"),
-        (["mini", "--eval.split", "tset"], "Unknown split 'tset'"),
     ],
 )
 def test_bad_input_is_a_message_with_a_next_step(here, capsys, argv, said):

@@ -26,7 +26,6 @@ model: {hidden: 32, heads: 2, kv_heads: 2, mlp: 64, vocab: 700}
 hierarchy: {prompt: short, state_tokens: 8, response_tokens: 12, thought_tokens: 16}
 sft: {lesson_steps: 2, polite_steps: 1, reply_steps: 1, batch: 8}
 judge: {model: rule}
-eval: {bootstrap: 100}
 """
 
 

@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 import humanlm.train
-from humanlm.alignment.contract import load_policy
+from experiments import prefixes  # noqa: F401  adds the mode prefix-chaining
+from humanlm.alignment.contract import how_to_ask, load_policy
 from humanlm.alignment.modes import (
     MODES,
     hierarchy_of,
@@ -43,7 +44,6 @@ TINY = {
     "rollout": {"num_prompts": 2, "group_size": 4, "temperature": 0.2},
     "judge": {"model": "rule"},
     "trainer": {"max_steps": STEPS, "save_steps": 4, "learning_rate": 0.002},
-    "eval": {"bootstrap": 20},
 }
 SCORED = [name for name, mode in MODES.items() if not mode.supervised]
 THINKING = {name: name.endswith(("-think", "-hetero", "-composed")) for name in MODES}
@@ -99,7 +99,7 @@ def test_a_thought_comes_before_replies_only_and_only_where_the_mode_thinks(name
 
 # ---- real rollouts
 
-ASKED = {"reply": ("response",), "all": ("response",), "each": NAMES, "up to": NAMES, "next": NAMES}
+ASKED = {"reply": ("response",), "all": ("response",), "each": NAMES, "up to": NAMES}
 
 
 @pytest.mark.long
@@ -108,7 +108,7 @@ def test_what_is_asked_and_rewarded_in_a_few_steps(run, name):
     said, mode = said_by(run, name), MODES[name]
     assert len(said) == STEPS * 8 and {t.step for t in said} == set(range(STEPS))
     levels = {t.level for t in said}
-    assert levels == set(ASKED[mode.asks]) or (mode.asks == "next" and {"stance", "goal"} <= levels)
+    assert levels == set(ASKED[mode.asks]) or (mode.memory and {"stance", "goal"} <= levels)
     for t in said:
         assert list(t.scores) == (list(NAMES) if mode.rewarded == "all" else [t.level])
         rewarded = [s.value for s in t.scores.values() if s.status != "unsaid"]
@@ -124,7 +124,7 @@ def test_what_the_prompts_ask_for(run, tokenizer, name):
         tail = tail.rpartition("<|im_start|>")[2]
         tags = [level for level in NAMES if f"<{level}>" in system]
         assert tags == (list(NAMES) if mode.together else [t.level])
-        if mode.asks == "next" and t.level != NAMES[0]:
+        if mode.memory and t.level != NAMES[0]:
             before = NAMES[NAMES.index(t.level) - 1]
             assert "</think>\n\n<stance>" in tail and tail.endswith(f"</{before}>")
         elif mode.composed and t.level == "response":
@@ -174,10 +174,12 @@ def test_a_composed_model_is_asked_after_its_own_answers_wherever_it_is_asked(ru
         )
     said = Simulator(place, EXAMPLES[0].persona).reply(EXAMPLES[0].context)
     assert said.thought == written(in_order(said.states))
-    plain = Simulator(place, EXAMPLES[0].persona, compose=False).reply(EXAMPLES[0].context)
+    alone = load_policy(place, changes={"rollout": {"compose": False}})
+    plain = Simulator(alone, EXAMPLES[0].persona).reply(EXAMPLES[0].context)
     assert plain.states == said.states and plain.thought != said.thought
     with pytest.raises(ConfigError, match="--hierarchy.thinking hetero"):
-        Simulator(run / "models" / "response-only", EXAMPLES[0].persona, compose=True)
+        unable = how_to_ask(run / "models" / "response-only")
+        Simulator(unable._replace(compose=True), EXAMPLES[0].persona)
 
 
 # ---- prefix chaining
@@ -224,7 +226,7 @@ TABLE = {
     "response-only-think": ("reply", "hetero", 1),
     "response-only-wildchat": ("reply", "off", 1),
     "response-only-think-wildchat": ("reply", "hetero", 1),
-    "prefix-chaining": ("next", "off", 7),
+    "prefix-chaining": ("up to", "off", 7),
     "humanlm": ("each", "off", 7),
     "humanlm-hetero": ("each", "hetero", 7),
     "humanlm-wildchat": ("each", "off", 7),

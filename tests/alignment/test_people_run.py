@@ -23,7 +23,7 @@ def test_a_cold_start_alone_is_compared_with_people_and_a_model_beside(tmp_path,
         "sft": {"reply_steps": 60, "batch": 8},
         "judge": {"model": "rule"},
         "test_judge": {"model": "rule"},
-        "eval": {"bits": True, "bits_people": 3, "bootstrap": 50, "texts": []},
+        "eval": {"bits": 3, "texts": []},
     }
     first = fit(settings)
     place = str(first / "models" / "cold-start")

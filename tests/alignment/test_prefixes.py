@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from humanlm.alignment.modes import _Entry, _PrefixMap
+from experiments.prefixes import Entry, PrefixMap
 from humanlm.hierarchy.levels import HIERARCHY, Hierarchy
 
 ORDER = [{"level": "stance", "example_id": f"e{i}"} for i in range(6)]
@@ -13,7 +13,7 @@ ORDER = [{"level": "stance", "example_id": f"e{i}"} for i in range(6)]
 
 def states(threshold=0.9):
     levels = [replace(d, threshold=d.threshold and threshold) for d in HIERARCHY]
-    return _PrefixMap(Hierarchy(levels), ORDER)
+    return PrefixMap(Hierarchy(levels), ORDER)
 
 
 # ---- what enters (acceptance 6)
@@ -31,7 +31,7 @@ def states(threshold=0.9):
     ],
 )
 def test_nothing_below_the_threshold_and_nothing_empty_enters(reward, text, enters):
-    assert states().offer(_Entry("stance", "e1", text, reward, 0)) is enters
+    assert states().offer(Entry("stance", "e1", text, reward, 0)) is enters
 
 
 # ---- which row is asked
@@ -40,7 +40,7 @@ def test_nothing_below_the_threshold_and_nothing_empty_enters(reward, text, ente
 def with_stances(*examples):
     found = states()
     for example in examples:
-        found.offer(_Entry("stance", example, f"stance of {example}", 1.0, 0))
+        found.offer(Entry("stance", example, f"stance of {example}", 1.0, 0))
     return found
 
 

@@ -159,7 +159,6 @@ def hostile(tmp_path_factory) -> str:
 
 def test_it_opens_with_what_the_run_was(page):
     said = (
-        page.index("Texts that could be read: "),
         page.index("Synthetic world"),
         page.index("Oracle judge"),
         page.index("Toy model"),

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 import torch
 
-from humanlm.alignment.contract import PolicySetup, contract, find_model, load_policy, run_settings
+from humanlm.alignment.contract import PolicySetup, contract, load_policy, model_folder
 from humanlm.alignment.simulator import SimulatedReply, Simulator, SimulatorClient
 from humanlm.clients.client import chat_all
 from humanlm.clients.names import ask, client
@@ -47,7 +47,7 @@ def run(loaded, tmp_path_factory):
 
 
 def test_a_run_folder_says_how_it_wants_to_be_asked(run):
-    assert find_model(run, run_settings(run)) == run / "models" / "response-only"
+    assert model_folder(run) == str(run / "models" / "response-only")
     for path in (run, str(run / "models" / "cold-start")):
         setup = load_policy(path)
         assert setup.hierarchy.load().names == ("goal", "response") and setup.hierarchy.thinks(
@@ -75,9 +75,8 @@ def scripted(thought=""):
 
 
 def test_a_thought_belongs_to_the_reply():
-    thoughtful = Simulator(
-        scripted("let me see</think>"), "likes tea", hierarchy=HierarchyConfig(thinking="on")
-    )
+    setup = PolicySetup(scripted("let me see</think>"), HierarchyConfig(thinking="on"))
+    thoughtful = Simulator(setup, "likes tea")
     assert thoughtful.reply("Tea?") == SimulatedReply(
         "my response", {n: f"my {n}" for n in STATES}, "let me see", dict.fromkeys(LEVELS, "ok")
     )
@@ -155,7 +154,9 @@ def test_the_client_of_a_name_answers_as_the_simulator_of_the_same_folder(folder
     assert spoken.usage.tokens_in > 20 and 0 < spoken.usage.tokens_out <= 26
 
 
-def test_persons_who_are_asked_together_are_not_mixed_up_and_are_written_together(tram):
+def test_persons_who_are_asked_together_are_not_mixed_up_and_are_written_together(
+    tram, monkeypatch
+):
     people = [
         f"person {i}, {word}"
         for i, word in enumerate(("late", "loud", "fine", "tram", "market", "bridge"))
@@ -167,12 +168,15 @@ def test_persons_who_are_asked_together_are_not_mixed_up_and_are_written_togethe
         for t in (0.0, 1.0)
     ]
     alone = [ask(tram, r) for r in requests]
-    tram.write.sizes.clear()
+    sizes, write = [], tram.setup.policy.generate
+    monkeypatch.setattr(
+        tram.setup.policy, "generate", lambda rows, s: sizes.append(len(rows)) or write(rows, s)
+    )
     together = asyncio.run(chat_all(tram, requests))
     assert [(r.text, r.extra, r.usage) for r in together] == [
         (r.text, r.extra, r.usage) for r in alone
     ]
-    assert len(tram.write.sizes) < len(requests) / 2 and sum(tram.write.sizes) == len(requests)
+    assert len(sizes) < len(requests) / 2 and sum(sizes) == len(requests)
     assert len({repr(r.extra["thoughts"]) + r.text for r in alone}) > 6
 
 
@@ -239,13 +243,13 @@ def test_a_composed_reply_comes_after_the_states_the_model_said_and_shows_them_a
 
 @pytest.mark.parametrize(
     "compose,thought,asked",
-    [(None, "<stance>against it<goal>win", 3), (False, "<response>No!</response>", 1)],
+    [(True, "<stance>against it<goal>win", 3), (False, "<response>No!</response>", 1)],
 )
 def test_a_request_for_a_composed_reply_asks_the_states_once_and_counts_their_tokens(
     compose, thought, asked
 ):
-    setup = composing()
-    model = SimulatorClient(setup, compose=compose)
+    setup = composing()._replace(compose=compose)
+    model = SimulatorClient(setup)
     reply = ask(model, chat("likes tea", "Raise the fee!"))
     assert (
         reply.text == "No!"
@@ -258,10 +262,10 @@ def test_a_request_for_a_composed_reply_asks_the_states_once_and_counts_their_to
     assert ask(model, chat("likes tea", "Hm?", extra={"level": "goal"})).text == "win"
 
 
-@pytest.mark.parametrize("compose", [None, False])
+@pytest.mark.parametrize("compose", [True, False])
 def test_a_reply_comes_after_the_states_that_a_request_gives_and_none_is_asked(compose):
-    setup = composing()
-    model = SimulatorClient(setup, compose=compose)
+    setup = composing()._replace(compose=compose)
+    model = SimulatorClient(setup)
     reply = ask(
         model,
         chat(
@@ -306,7 +310,7 @@ def test_a_state_cannot_break_out_of_the_thought_it_is_put_into():
     ],
 )
 def test_raw_tags_never_reach_a_reply_nor_the_turn_after_it(said, heard):
-    someone = Simulator(ScriptedPolicy(lambda *_: said), "likes tea", hierarchy=HierarchyConfig())
+    someone = Simulator(ScriptedPolicy(lambda *_: said), "likes tea")
     reply = someone.reply([("bo", "Tea?")], states=False)
     assert reply.text == heard and reply.statuses["response"] == (
         "ok"

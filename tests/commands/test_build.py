@@ -226,7 +226,7 @@ def test_no_prompt_names_the_user(tmp_path, source):
 def test_rows_ask_as_training_does(tmp_path):
     from humanlm.hierarchy.prompts import parts_text, prompt
 
-    s = settings(tmp_path, forum(120), hierarchy={"variant": "response", "prompt": "full"})
+    s = settings(tmp_path, forum(120), hierarchy={"path": "response", "prompt": "full"})
     built = build(s)
     examples = {e.id: e for e in load_examples(built.folder / "examples")}
     rows = table(built.folder, "rl/train") + table(built.folder, "rl/test")

@@ -53,7 +53,6 @@ TINY = {
     },
     "rollout": {"num_prompts": 2, "group_size": 2},
     "judge": {"model": "rule"},
-    "eval": {"bootstrap": 20},
     "trainer": {"max_steps": 2, "save_steps": 1},
 }
 

@@ -49,7 +49,6 @@ TINY = {
     "judge": {"model": "rule"},
     "test_judge": {"model": "rule"},
     "trainer": {"max_steps": STEPS, "save_steps": SAVED, "learning_rate": 0.002, "warmup_steps": 1},
-    "eval": {"bootstrap": 20},
 }
 
 

@@ -11,6 +11,7 @@ import torch
 pytest.importorskip("verl")
 import test_verl_step as step
 
+from experiments import prefixes  # noqa: F401  adds the mode prefix-chaining
 from humanlm.engines.settings import Job, overrides
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig

@@ -84,8 +84,6 @@ HUMANLM = [
     "0",
     "--sft.faithful_steps",
     "0",
-    "--eval.bootstrap",
-    "50",
 ]
 
 

@@ -24,7 +24,6 @@ FIVE = {
     "sft": {"lesson_steps": 80, "polite_steps": 4, "batch": 8},
     "rollout": {"num_prompts": 2, "group_size": 4},
     "trainer": {"max_steps": 4, "save_steps": 2},
-    "eval": {"bootstrap": 20},
     "reward": {"extra": "experiments.manner:Manner"},
 }
 

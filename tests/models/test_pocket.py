@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from humanlm.alignment.contract import how_to_ask, load_policy
-from humanlm.alignment.scenes import as_context
-from humanlm.alignment.simulator import Simulator
+from humanlm.alignment.simulator import Simulator, as_context
 from humanlm.core.records import Example, Persona
 from humanlm.hierarchy.prompts import make_rows
 from humanlm.models.checkpoints import _gguf_folder, gguf_file, load_model
@@ -73,7 +72,7 @@ def test_its_prompt_names_no_human_and_marks_that_people_type_stay_text(pocket):
     scene = Example(
         "e", "chat", "test", "me", "c", Persona("me", PERSON), as_context(SAID, "me"), ""
     )
-    *states, reply = make_rows([scene], how_to_ask("pocket")[2].hierarchy)
+    *states, reply = make_rows([scene], how_to_ask("pocket").hierarchy)
     ids = ModelPolicy(*pocket, 7000).prompt_ids(reply)
     text, marks = pocket.tokenizer.decode(ids), ["<|im_start|>", "<|im_end|>"]
     assert "HUMAN" not in text and text.endswith("<|im_start|>assistant\n")

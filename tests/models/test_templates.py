@@ -171,7 +171,7 @@ def test_supervised_rows_follow_the_form_of_their_level(toks, variant, levels):
     world = make_world(WorldConfig(users=12, replies_per_user=8))
     example, config = (
         next(e for e in world.examples if e.split == "train"),
-        HierarchyConfig(variant=variant),
+        HierarchyConfig(path=variant),
     )
     taught = WorldLessons(world, config).row(example, levels)
     row = make_rows([example], config, levels[:1])[0]

@@ -20,8 +20,7 @@ from humanlm.alignment.contract import (
     PolicySetup,
     contract,
 )
-from humanlm.alignment.scenes import read_scene
-from humanlm.alignment.simulator import Simulator, SimulatorClient
+from humanlm.alignment.simulator import Simulator, SimulatorClient, read_scene
 from humanlm.core.basics import run_sync
 from humanlm.core.records import Message
 from humanlm.hierarchy.prompts import HierarchyConfig, make_rows

@@ -109,7 +109,6 @@ TINY_PEOPLE = {
     "rollout": dict(num_prompts=2, group_size=2),
     "judge": {"model": "rule"},
     "trainer": dict(max_steps=1),
-    "eval": dict(bootstrap=20),
 }
 
 

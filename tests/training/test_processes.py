@@ -13,7 +13,10 @@ from humanlm.core.basics import read_jsonl
 from humanlm.evaluation.index import load_trajectories
 
 CONFIG = {
-    "run": {"methods": ["humanlm", "prefix-chaining", "humanlm-composed"]},
+    "run": {
+        "recipe": "experiments.prefixes:recipe",
+        "methods": ["humanlm", "prefix-chaining", "humanlm-composed"],
+    },
     "data": {"max_train": 4, "max_test": 2},
     "world": {"users": 24, "replies_per_user": 8},
     "model": {"vocab": 700, "hidden": 48, "heads": 3, "kv_heads": 3, "mlp": 96},
@@ -29,7 +32,6 @@ CONFIG = {
     "judge": {"model": "rule"},
     "test_judge": {"model": "rule"},
     "reward": {"extra": "own:even"},
-    "eval": {"bootstrap": 20},
     "trainer": {
         "optim": "sgd",
         "learning_rate": 0.5,

@@ -20,7 +20,10 @@ TWO = Pair()
 LAST = "trainer_state.json"  # written when all else of a checkpoint is there
 METHODS = ["humanlm", "prefix-chaining"]
 CONFIG = {
-    "run": {"methods": METHODS},
+    "run": {
+        "recipe": "experiments.prefixes:recipe",
+        "methods": METHODS,
+    },
     "data": {"max_train": 8, "max_test": 2},
     "world": {"users": 24, "replies_per_user": 8},
     "model": {"vocab": 700, "hidden": 48, "heads": 3, "kv_heads": 3, "mlp": 96},
@@ -36,7 +39,6 @@ CONFIG = {
     "judge": {"model": "rule"},
     "test_judge": {"model": "rule"},
     "reward": {"extra": "own:even"},
-    "eval": {"bootstrap": 20},
     "trainer": {
         "optim": "sgd",
         "learning_rate": 0.5,
