@@ -6,7 +6,6 @@
 __all__ = ['LIMIT', 'ABOUT', 'INPUTS', 'compare_command']
 
 # %% ../../nbs/sdpo/55_win_rates.ipynb #exported-imports
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import ClassVar
 from ..clients.ledger import Ledger
 from ..clients.names import is_chat_model
 from humanlm.core.basics import (
-    ConfigError,
     atomic_path,
     fingerprint,
     require,
@@ -25,7 +23,6 @@ from humanlm.core.basics import (
 from ..core.config import Settings
 from ..core.grammar import parse
 from ..core.runs import CHARGES, alone, run_record
-from ..core.stats import wilson
 from humanlm.evaluation.answering import (
     AskedPrompt,
     Contestant,
@@ -41,7 +38,7 @@ from humanlm.evaluation.contests import (
     as_pairs,
     pair_measurements,
 )
-from ..evaluation.measured import Result, Results, means_table, results, save_results
+from ..evaluation.measured import Results, means_table, results, save_results
 from ..models.settings import estimate
 from .preferences import PreferenceConfig, TraitJudge, with_style
 from ..training.run import Run, quiet_libraries, read_settings
@@ -56,12 +53,6 @@ class _ComparisonConfig(ReplyConfig):
 
     prompts: str = ""
     "JSONL with a prompt (a text) or messages in each row. Empty: what the run of A held out."
-    max_tokens: int | None = None
-    "Longest reply, in tokens. null: as in A's run, else 256."
-    temperature: float | None = None
-    "Of replies. 0: always the likeliest token. null: as A's run draws in evaluation, else 0."
-    top_p: float | None = None
-    "Share of probability from which models in this process draw. 1: all. null: as A's run, else 1."
     sweep: bool = False
     "Compare every stage and checkpoint of A's run with the base and the start of its stage."
     oracle: bool = False
@@ -70,16 +61,6 @@ class _ComparisonConfig(ReplyConfig):
     "Folder of the results. Empty: comparison in the folder of A's run, or in runs."
 
     group: ClassVar[str] = "compare"
-
-    def as_in(self, run: Run | None) -> "_ComparisonConfig":
-        "Fill in how replies are drawn: as in the run's evaluation, else the likeliest"
-        usual = {"max_tokens": 256, "temperature": 0.0, "top_p": 1.0}
-        if run:
-            drawn = run.settings.rollout.eval_sampling()
-            usual = {"max_tokens": run.settings.prompts.max_tokens}
-            usual |= {"temperature": drawn.temperature, "top_p": drawn.top_p}
-        unset = {name: value for name, value in usual.items() if getattr(self, name) is None}
-        return replace(self, **unset)
 
 
 def _opened(models: Sequence[Contestant]) -> Run | None:
@@ -90,6 +71,14 @@ def _opened(models: Sequence[Contestant]) -> Run | None:
     recipe, settings = read_settings(["--config", str(folder / "config.yaml")])
     return Run(settings, folder, recipe, None) if "preference" in settings.groups else None
 
+
+def _drawn_in(run: Run) -> list[str]:
+    "Return flags that draw replies as the evaluation of a run does"
+    s = run.settings
+    values = s.prompts.max_tokens, s.rollout.eval_temperature, s.rollout.top_p
+    names = "max_tokens", "temperature", "top_p"
+    return [f"--compare.{name}={value}" for name, value in zip(names, values)]
+
 # %% ../../nbs/sdpo/55_win_rates.ipynb #ComparisonPlan
 _QUESTION_TOKENS, _VERDICT_TOKENS = 300, 50  # about what instructions and a verdict take
 
@@ -97,48 +86,45 @@ _QUESTION_TOKENS, _VERDICT_TOKENS = 300, 50  # about what instructions and a ver
 class _Comparison:
     "A comparison, ready to be made; `ConfigError` says what is missing"
 
-    def __init__(self, settings: Settings):
-        c, preference, inputs = settings.compare, settings.preference, settings.inputs
-        if not 1 <= len(inputs) <= 2:
-            raise ConfigError("Give one model of a run, or two models: eval tastes A B.")
-        models = [find_contestant(name) for name in inputs]
+    def __init__(self, argv: Sequence[str]):
+        s = self._parse(argv)
+        models = [find_contestant(name) for name in s.inputs]
         run = _opened(models)
-        if run is None and not (preference.tastes and c.prompts and len(models) == 2):
-            raise ConfigError(
-                f"{inputs[0]} belongs to no run of sdpo, which would say what is compared. Name "
-                "two models, --preference.tastes such as [short], and --compare.prompts FILE."
-            )
-        self.judge = preference.judge or "rule"
-        preference.require_price(self.judge)
+        alone = bool(s.preference.tastes and s.compare.prompts and len(models) == 2)
+        require(
+            "compare",
+            (1 <= len(models) <= 2, "give one model of a run, or two models: eval tastes A B"),
+            (
+                run is not None or alone,
+                "A belongs to no run of sdpo, which would say what is compared. Name two models, "
+                "--preference.tastes such as [short], and --compare.prompts FILE",
+            ),
+        )
+        if run:
+            s = self._parse([*_drawn_in(run), *argv])
+        c, self.settings, self.judge = s.compare, s, s.preference.judge or "rule"
+        s.preference.require_price(self.judge)
         theirs = run.settings.preference.tastes_of(run.settings.user) if run else []
-        self.tastes = preference.tastes or theirs
+        self.tastes = s.preference.tastes or theirs
         self.rules = [judge for judge in map(TraitJudge, self.tastes) if judge.trait.checks]
         counted = f"nothing of {', '.join(self.tastes)} can be counted. Name a chat model"
         require("preference", (bool(self.rules or self.judge != "rule"), f"judge: {counted}"))
         self.folder = Path(c.out or (run.folder if run else Path("runs")) / "comparison")
-        self.settings = settings.changed(compare=vars(c.as_in(run)))
-        self._settle_prompts(run)
-        self._settle_models(run, models)
+        self.prompts = _prompts(c, run)
+        self._settle_models(run, *models)
 
-    def _settle_prompts(self, run: Run | None) -> None:
-        "Read the prompts of a file, or those that a run held out; count those left out by reason"
-        c, self.skipped = self.settings.compare, Counter()
-        if run and not c.prompts:
-            held_out = enumerate(run.recipe.load(run.settings).test)
-            self.prompts = [AskedPrompt(f"test-{i}", tuple(m)) for i, m in held_out]
-            return
-        self.prompts, self.skipped = read_prompts(c.prompts, LIMIT, c.seed)
-        if run:
-            system = run.settings.prompts.with_system
-            self.prompts = [p._replace(messages=system(p.messages)) for p in self.prompts]
+    def _parse(self, argv: Sequence[str]) -> Settings:
+        groups = {"compare": _ComparisonConfig, "preference": PreferenceConfig}
+        return parse(groups, argv, ABOUT, INPUTS, runs=False)
 
-    def _settle_models(self, run: Run | None, models: Sequence[Contestant]) -> None:
+    def _settle_models(
+        self, run: Run | None, first: Contestant, base: Contestant | None = None
+    ) -> None:
         "Name the models, the base among them, and whom each one meets: it, and its phase's start"
-        c, (first, *others) = self.settings.compare, models
+        c, starts = self.settings.compare, {}
         stages = [s for s in run.recipe.stages(run) if s.name != "cold-start"] if run else []
-        if run and not others:  # the model with which training began, its lessons behind it
-            others = [Contestant.of_run(run.folder, stages[0].start if stages else "base")]
-        base, starts = others[0], {}
+        if base is None:  # the model with which training began, its lessons behind it
+            base = Contestant.of_run(run.folder, stages[0].start if stages else "base")
         self.models = {"A" if first.name == "base" else first.name: first}
         if run and c.sweep:
             self.models = {}
@@ -148,9 +134,8 @@ class _Comparison:
                 places[stage.name] = run.model_folder(stage.name)
                 start = stage.start if stage.start in self.models else "base"
                 for name, path in places.items():
-                    if path.is_dir():
-                        self.models[name] = Contestant(name, str(path), run.folder)
-                        starts[name] = start
+                    self.models[name] = Contestant(name, str(path), run.folder)
+                    starts[name] = start
         if c.oracle:
             self.models |= {f"oracle {taste}": base._replace(told=taste) for taste in self.tastes}
         self.meetings = [
@@ -162,22 +147,20 @@ class _Comparison:
 
     def plan(self) -> str:
         "Say what is asked, and its price with replies as long as they may be"
-        c, n = self.settings.compare, len(self.prompts)
+        n, most = len(self.prompts), self.settings.compare.max_tokens
         read = sum(len(str(p.messages)) for p in self.prompts) // 4
-        lines = [f"prompts     {n:,}, left out {self.skipped.total():,}"]
-        lines += [f"tastes      {', '.join(self.tastes)}"]
+        lines = [f"prompts     {n:,}", f"tastes      {', '.join(self.tastes)}"]
         for name, model in self.models.items():
             chat = is_chat_model(model.place)
-            price = estimate(model.place, n, read, n * c.max_tokens) if chat else "in this process"
+            price = estimate(model.place, n, read, n * most) if chat else "in this process"
             lines.append(f"{name:<11} {model.place}: {n:,} replies, {price}")
         lines += [f"{a:<11} against {b}" for a, b in self.meetings]
         calls, price = 2 * len(self.meetings) * n * len(self.tastes), "no chat model is asked"
         if self.judge != "rule":
-            tokens = calls * (read // n + 2 * c.max_tokens + _QUESTION_TOKENS)
+            tokens = calls * (read // n + 2 * most + _QUESTION_TOKENS)
             price = estimate(self.judge, calls, tokens, calls * _VERDICT_TOKENS)
-        return "\n".join(
-            [*lines, f"judge       {self.judge}: {price}", f"results     {self.folder}"]
-        )
+        lines += [f"judge       {self.judge}: {price}", f"results     {self.folder}"]
+        return "\n".join(lines)
 
     def replies(self, model: Contestant, ledger: Ledger) -> list[str | None]:
         "Let a model answer the prompts, or read what it answered before"
@@ -195,15 +178,19 @@ class _Comparison:
         models = [cached.make_judge(self.judge, taste, ledger) for taste in self.tastes]
         return [*models, *self.rules]
 
+
+def _prompts(c: _ComparisonConfig, run: Run | None) -> list[AskedPrompt]:
+    "Read the prompts of a file, or those that a run held out"
+    if run and not c.prompts:
+        held_out = enumerate(run.recipe.load(run.settings).test)
+        return [AskedPrompt(f"test-{i}", tuple(messages)) for i, messages in held_out]
+    prompts, _ = read_prompts(c.prompts, LIMIT, c.seed)
+    if run:
+        system = run.settings.prompts.with_system
+        prompts = [p._replace(messages=system(p.messages)) for p in prompts]
+    return prompts
+
 # %% ../../nbs/sdpo/55_win_rates.ipynb #run_comparison
-def _surer(row: Result, units: int) -> Result:  # units: pairs or clusters of them
-    "Give a share of wins that never varies Wilson's interval; resampling says nothing of it"
-    if row.metric != "without ties" or row.low != row.high:
-        return row
-    low, high = wilson(row.mean, min(row.n, units))
-    return replace(row, low=low, high=high)
-
-
 def _run_comparison(work: _Comparison) -> str:  # tables, as Markdown
     "Let the models answer and the judges decide, and keep the result"
     budgets = {"models": work.settings.compare.budget, "judge": work.settings.preference.budget}
@@ -225,7 +212,6 @@ def _run_comparison(work: _Comparison) -> str:  # tables, as Markdown
                 for name, each in meetings.items()
             }
             means = results(measured, references=list(measured)).rows
-            means = [_surer(row, len({*clusters}) if any(clusters) else row.n) for row in means]
             metrics = (*WIN_METRICS, *CONTENT_METRICS)
             tables.append(f"{judge.name}\n\n{means_table(means, metrics, 'models')}")
             rows += [replace(row, level=judge.name) for row in means]
@@ -258,8 +244,7 @@ INPUTS = (
 
 def compare_command(argv: Sequence[str]) -> int:  # exit code
     "Compare models by what a user prefers"
-    groups = {"compare": _ComparisonConfig, "preference": PreferenceConfig}
-    work = _Comparison(parse(groups, argv, ABOUT, INPUTS, runs=False))
+    work = _Comparison(argv)
     print(work.plan(), flush=True)
     if not work.settings.dry_run:
         quiet_libraries()
