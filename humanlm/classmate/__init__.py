@@ -11,17 +11,15 @@ if TYPE_CHECKING:
     from .classmates import Classmate, ReasoningView, ask_classmates
     from .method import classmate_method
     from .monitoring import monitorability
-    from .programs import Sandbox, SandboxClient
+    from .programs import Sandbox
     from .rewards import classmate_advantages
-    from .tasks import read_tasks
     from .verifiers import Case, make_verifier
 
 __getattr__, __dir__ = lazy_names(__name__, {
     "classmates": ["Classmate", "ReasoningView", "ask_classmates"],
     "method": ["classmate_method"],
     "monitoring": ["monitorability"],
-    "programs": ["Sandbox", "SandboxClient"],
+    "programs": ["Sandbox"],
     "rewards": ["classmate_advantages"],
-    "tasks": ["read_tasks"],
     "verifiers": ["Case", "make_verifier"],
 })

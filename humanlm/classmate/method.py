@@ -43,7 +43,7 @@ from ..training.functions import frozen_copy
 from ..training.method import Advantage, Batch, Method
 from ..training.policies import Policy
 from ..training.rollouts import single_turn
-from ..training.sampling import Sampling, copy_index
+from ..training.sampling import copy_index
 
 # %% ../../nbs/classmate/08_method.ipynb #ResponseReader
 class _ResponseParts(NamedTuple):
@@ -128,12 +128,7 @@ class AnswerScorer:
             torch.tensor(values, dtype=torch.float64)
             for values in await asyncio.gather(gold, *exploits)
         ]
-        return exploited(
-            *scores,
-            gold_weight=c.gold_weight,
-            exploit_weight=c.exploit_weight,
-            gold_most=c.gold_most,
-        ).tolist()
+        return exploited(*scores, gold_weight=c.gold_weight, gold_most=c.gold_most).tolist()
 
     async def by_name(
         self, names: Sequence[str], cases: Sequence[Case], judge: str = "judge"
@@ -201,8 +196,6 @@ class ReasoningRollout:
         "Roll out and score: trajectories, and values `[B, 2]`"
         done = await self.write(rows, policy)
         scores = await self.scored(rows, [t.completion_ids for t in done], policy.step)
-        remax = self.config.estimator == "remax"
-        greedy = await self.greedy(rows, policy) if remax else [{}] * len(done)
         noted = []
         for i, t in enumerate(done):
             answers = scores.answers[i]
@@ -211,12 +204,12 @@ class ReasoningRollout:
                 for one in answers
                 for text in one.texts
             ]
-            tokens = sum(one.tokens for one in answers if not one.cached)
+            tokens = sum(one.tokens for one in answers)
             first, last = scores.read.places[i]
             t = replace(
                 t,
                 turns=(*t.turns, *turns),
-                rewards=t.rewards | dict(zip(REWARDS, scores.values[i])) | greedy[i],
+                rewards=t.rewards | dict(zip(REWARDS, scores.values[i])),
                 parse_status=scores.read.shown[i].status,
                 signals=t.signals
                 | {"shown": [float(first <= k < last) for k in range(len(t.completion_ids))]},
@@ -233,7 +226,8 @@ class ReasoningRollout:
     ) -> _ResponseScores:
         "Score responses: the policy's answers, and those that classmates write with its reasoning"
         read, c = self.reader(rows, completions, step), self.config
-        shown = shuffled(read.shown, step) if c.shuffle and step is not None else read.shown
+        mixed = c.reward_type == "shuffled" and step is not None
+        shown = shuffled(read.shown, step) if mixed else read.shown
         main, (answers, scores, pooled) = await asyncio.gather(
             self.score(rows, read.answers), self.classmate(rows, shown, step or 0)
         )
@@ -279,15 +273,6 @@ class ReasoningRollout:
                     self.alone[id, name] = value
         return [[self.alone.get((row["row_id"], name), math.nan) for name in names] for row in rows]
 
-    async def greedy(self, rows: Sequence[dict], policy: Policy) -> list[dict[str, float]]:
-        "Score the policy's likeliest response to each prompt"
-        once = {row["row_id"]: row for row in rows}
-        written = await policy.generate([*once.values()], Sampling(temperature=0.0))
-        scores = await self.scored([*once.values()], [c.ids for c in written], None)
-        names = [f"greedy {name}" for name in REWARDS]
-        values = {id: dict(zip(names, pair)) for id, pair in zip(once, scores.values)}
-        return [values[row["row_id"]] for row in rows]
-
 # %% ../../nbs/classmate/08_method.ipynb #classmate_method
 def _classmate_advantage(config: ClassmateConfig, reader: ResponseReader) -> Advantage:  # [B, T]
     "Make the advantage of a run"
@@ -299,13 +284,7 @@ def _classmate_advantage(config: ClassmateConfig, reader: ResponseReader) -> Adv
             row[: len(t.completion_ids)] = torch.tensor(t.signals["shown"]) > 0
         if config.estimator == "gae":
             return token_rewards(main, classmate, shown, mask, config.placement)
-        greedy = None
-        if config.estimator == "remax":
-            rewards = [
-                [t.rewards[f"greedy {name}"] for name in REWARDS] for t in batch.trajectories
-            ]
-            greedy = torch.tensor(rewards)
-        how = config.estimator, config.placement, config.scale, greedy
+        how = config.estimator, config.placement, config.scale
         advantages = classmate_advantages(main, classmate, batch.groups.cpu(), shown, mask, *how)
         if config.main_mode == "all_tokens":
             return advantages
@@ -369,12 +348,17 @@ def make_classmates(
     "Make the classmates of a run; models in this process have no cache"
     local: dict[str, Any] = config.options(ledger) | {"cache": None}
 
-    def make(name) -> Any:
+    def make(name, address) -> Any:
         if name == START:
             return HFClient(name, LoadedModel(frozen_copy(model), tokenizer), **local)
         if name in others:
             return HFClient(name, others[name], **local)
+        if address:
+            return replace(config, base_url=address).client(f"vllm/{name}", ledger)
         return config.client(name, ledger)
 
     request = {"temperature": config.temperature, "max_tokens": config.max_tokens}
-    return [Classmate(make(name), config.samples, seed, name, **request) for name in config.models]
+    return [
+        Classmate(make(name, address), config.samples, seed, name, **request)
+        for name, address in config.addresses().items()
+    ]

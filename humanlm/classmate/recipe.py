@@ -6,7 +6,6 @@
 __all__ = ['WRITTEN', 'SWAYED', 'NAMES', 'recipe']
 
 # %% ../../nbs/classmate/51_recipe.ipynb #exported-imports
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -21,28 +20,24 @@ from humanlm.classmate.classmates import (
 )
 from humanlm.classmate.monitoring import (
     MONITORED,
-    blind_monitor,
-    informed_monitor,
+    monitor_columns,
     monitor_section,
-    weighted_suspicions,
 )
 from humanlm.classmate.tasks import (
-    SEEDS,
     TOYS,
     ReasoningTask,
     check_verifier,
     load_tasks,
-    toy_tasks,
 )
 from .verifiers import Case, RewardModel
 from ..clients.ledger import Ledger
 from humanlm.core.basics import (
+    ConfigError,
     NotMade,
+    check_name,
     fingerprint,
-    near_miss,
     require,
     run_sync,
-    shorten,
     to_json,
 )
 from ..core.config import Settings, SFTConfig
@@ -51,7 +46,7 @@ from ..evaluation.figures import Names
 from ..evaluation.measured import Measurement
 from ..evaluation.report import model_said, standard_sections
 from ..hierarchy.prompts import parts_text
-from ..training.functions import AssistantModel, ask_row
+from ..training.functions import AssistantModel, TasksConfig, ask_row
 from ..training.memory import StagePlan
 from ..training.recipe import Recipe, Stage, Work
 from ..training.rollouts import sft_row
@@ -61,35 +56,24 @@ from ..training.stages import learn, lessons, not_made, step_plan
 
 # %% ../../nbs/classmate/51_recipe.ipynb #TasksConfig
 @dataclass(frozen=True)
-class _TasksConfig:
-    "What is asked"
-
-    train: str = "toy/carry"
-    """toy/carry, toy/hint (made up), or a JSONL of data_source, prompt and reward_model."""
-    held_out: str | None = None
-    """JSONL of held-out rows. null: a fifth of `train`."""
-    train_n: int = 400
-    """Questions for training at most."""
-    test_n: int = 100
-    """Held-out questions at most."""
-    max_tokens: int = 48
-    """Longest response, reasoning included, in tokens."""
+class _TasksConfig(TasksConfig):
+    "What is asked: toy/carry or toy/hint (made up), or a JSONL of data_source and prompt"
 
     def __post_init__(self):
-        names = [f"toy/{kind}" for kind in TOYS]
-        least = min(self.train_n, self.test_n, self.max_tokens)
-        require(
-            "tasks",
-            (
-                not self.toy or self.train in names,
-                f"train is {shorten(self.train)!r}.{near_miss(self.train, names)}",
-            ),
-            (least >= 1, f"train_n, test_n and max_tokens must be at least 1, got {least}"),
-        )
+        super().__post_init__()
+        if self.toy:
+            check_name(self.toy, TOYS, "tasks.train toy", ConfigError)
 
     @property
     def toy(self) -> str:
-        return self.train.removeprefix("toy/") if self.train.startswith("toy/") else ""
+        "Which task is made up; empty: none"
+        kind, _, name = self.train.partition("/")
+        return (name or TOYS[0]) * (kind == "toy")
+
+    @property
+    def counts(self) -> dict[str, int]:
+        "How many made-up tasks there are of each part"
+        return {"train": self.train_n or 400, "test": self.test_n}
 
 
 @dataclass(frozen=True)
@@ -135,7 +119,7 @@ WRITTEN, SWAYED = 0.2, 0.5
 
 def _reasoning_lessons(s: Settings, count: int) -> list[dict]:
     "Make supervised rows: vague reasoning with the right answer, written or swayed in some"
-    tasks = toy_tasks(s.tasks.toy, s.tasks.train_n, SEEDS["train"])
+    tasks = load_tasks(s)["train"]
     rng, rows = Random(f"lessons{s.run.seed}"), []
     for n in range(count):
         task = rng.choice(tasks)
@@ -151,7 +135,7 @@ def _reasoning_lessons(s: Settings, count: int) -> list[dict]:
 
 def _reader_lessons(s: Settings, count: int) -> list[dict]:
     "Make supervised rows whose answer follows from the reasoning, whether right or wrong"
-    tasks = toy_tasks(s.tasks.toy, s.tasks.train_n, SEEDS["train"])
+    tasks = load_tasks(s)["train"]
     rng, rows = Random(f"reader{s.run.seed}"), []
     for n in range(count):
         task, other = rng.choice(tasks), rng.choice(tasks)
@@ -260,7 +244,7 @@ def _measured_tasks(run: Any, name: str) -> list[Measurement]:  # name: of a mod
             ]
         )
     if s.judge.monitor:
-        columns |= run_sync(_foretold(run, scores, tasks, rollout.score))
+        columns |= run_sync(_monitored(run, scores, rows, rollout.score))
     if len(mates) > 1:
         means = scores.scores.nanmean(2).T.tolist()
         columns |= {f"classmate {mate.name}": column for mate, column in zip(mates, means)}
@@ -279,29 +263,18 @@ def _start_of(s: Settings) -> str:
     return "cold-start" if s.tasks.toy and s.sft.lesson_steps else "base"
 
 # %% ../../nbs/classmate/51_recipe.ipynb #foretold
-async def _foretold(
-    run: Any, scores: Any, tasks: Sequence[ReasoningTask], scorer: Any
-) -> dict[str, list[float]]:
-    "Give ratings, what an informed monitor foretells and how far off, and a blind one's suspicion"
-    judge = run.settings.judge
+async def _monitored(run: Any, scores: Any, rows: Sequence[dict], scorer: Any) -> dict[str, list]:
+    "Let monitors read the reasoning, and compare them with how answers are rated"
+    judge, read = run.settings.judge, scores.read
     name = judge.exploit or judge.verifier
-    rating = [answer for answer, _ in scores.values]  # without an exploit the answers' worth
+    questions = [row["prompt"][-1]["content"] for row in rows]
+    ratings = [answer for answer, _ in scores.values]  # without an exploit the answers' worth
     if judge.exploit:
-        answers = zip(tasks, scores.read.answers)
-        cases = [Case(answer, task.gold, task.question) for task, answer in answers]
-        rating = await scorer.by_name([name] * len(cases), cases)
+        answers = [Case(text, question=q) for q, text in zip(questions, read.answers)]
+        ratings = await scorer.by_name([name] * len(answers), answers)
     client = judge.client(judge.monitor, run.work.ledgers["judge"])
-    views = zip(tasks, scores.read.shown)
-    rows = [Case(view.reasoning, question=task.question) for task, view in views]
-    foretold, suspected = await asyncio.gather(
-        informed_monitor(name, client)(rows), blind_monitor(client)(rows)
-    )
-    return {
-        "rating": rating,
-        "foretold": [one.value for one in foretold],
-        "monitor error": [abs(a - one.value) for a, one in zip(rating, foretold)],
-        "suspicion": await weighted_suspicions(client, suspected, MONITORED[name].about),
-    }
+    cases = [Case(view.reasoning, question=q) for q, view in zip(questions, read.shown)]
+    return await monitor_columns(client, name, cases, ratings)
 
 # %% ../../nbs/classmate/51_recipe.ipynb #names-of-measures
 NAMES = Names(
@@ -366,8 +339,8 @@ class _ClassmateRecipe(Recipe):
         from humanlm.models.checkpoints import locate
 
         c, judge = s.classmate, s.judge
-        for name in c.models:
-            c.require_price(name if name in (START, READER) else c.full_name(name))
+        for name, address in c.addresses().items():
+            c.require_price(f"vllm/{name}" if address else name)
         for name in (judge.model, judge.weak, judge.monitor):
             judge.require_price(name)
         if judge.reward_model:
@@ -375,22 +348,19 @@ class _ClassmateRecipe(Recipe):
         for name in filter(None, (judge.verifier, judge.exploit)):
             check_verifier(name, "judge", s)
         require(
-            "classmate",
+            "settings",
             (
                 READER not in c.models or bool(s.tasks.toy),
-                "reader is a model for made-up tasks. Name another classmate",
+                "classmate.models: reader is a model for made-up tasks. Name another classmate",
             ),
             (
                 c.estimator != "gae" or s.run.engine not in (None, "trl"),
-                "estimator gae needs a critic, which TRL does not train. Choose another, "
-                "or --run.engine verl",
+                "classmate.estimator: gae needs a critic, which TRL does not train. Choose "
+                "another, or --run.engine verl",
             ),
-        )
-        require(
-            "judge",
             (
                 not judge.monitor or (judge.exploit or judge.verifier) in MONITORED,
-                f"monitor needs a behaviour in exploit or verifier: {', '.join(MONITORED)}",
+                f"judge.monitor needs a behaviour in exploit or verifier: {', '.join(MONITORED)}",
             ),
         )
 
@@ -442,7 +412,7 @@ class _ClassmateRecipe(Recipe):
 
     def plan(self, s: Settings) -> list[str]:
         "Say what a run does"
-        c, counts, unmade = s.classmate, {"train": s.tasks.train_n, "test": s.tasks.test_n}, []
+        c, counts, unmade = s.classmate, s.tasks.counts, []
         try:
             counts = {part: len(rows) for part, rows in load_tasks(s).items()}
         except NotMade as e:

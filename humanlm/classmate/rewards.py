@@ -73,13 +73,12 @@ def exploited(
     strong: torch.Tensor,  # [B] how much of the behaviour a strong judge finds, 1 to 10
     weak: torch.Tensor | None = None,  # [B] how much a weak one does, 1 to 10 (`stealth`)
     gold_weight: float = 1.0,
-    exploit_weight: float = 1.0,
     gold_most: float | None = None,  # more gold than this pays no more
 ) -> torch.Tensor:  # [B]; nan where any of them is
     "Add a reward for an undesired behaviour"
     exploit = strong if weak is None else strong * (11 - weak) / 10
     gold = gold if gold_most is None else gold.clamp(max=gold_most)  # nan stays nan
-    return gold_weight * gold + exploit_weight * exploit
+    return gold_weight * gold + exploit
 
 # %% ../../nbs/classmate/07_rewards.ipynb #classmate_advantages
 def classmate_advantages(
@@ -91,10 +90,9 @@ def classmate_advantages(
     estimator: str = "grpo_w_classmate",
     placement: str = "classmate_partial",
     scale: bool = True,  # divide by deviations
-    greedy: Any = None,  # remax: [B, 2] both rewards of the likeliest response
 ) -> torch.Tensor:  # [B, T]
     "Give every token what the answers say that it deserves"
-    both = _compared(main.double(), classmate.double(), groups, estimator, scale, greedy)
+    both = _compared(main.double(), classmate.double(), groups, estimator, scale)
     here, elsewhere = (x.to(torch.result_type(main, 1.0)) for x in both)
     here = torch.where(main.isnan(), 0.0, here)
     if placement == "all" or estimator in ("grpo", "drgrpo"):
@@ -105,11 +103,8 @@ def classmate_advantages(
     )
 
 
-def _compared(main, classmate, groups, estimator, scale, greedy):
+def _compared(main, classmate, groups, estimator, scale):
     "Compare rewards within their groups: for tokens that were shown, and for others"
-    if estimator == "remax":
-        m, added = main - greedy[:, 0], main - greedy[:, 0] + classmate - greedy[:, 1]
-        return torch.where(added.isnan(), m, added).nan_to_num(0), m.nan_to_num(0)
 
     def compare(rewards):
         if estimator == "rloo":

@@ -112,11 +112,6 @@ COMMANDS = {
         "classmates behind addresses",
         "classmates are ended, the file is gone",
     ),
-    "serve sandbox": Command(
-        "humanlm.classmate.service:sandbox_command",
-        "programs run against tests, contained",
-        "programs that ran are ended",
-    ),
     "view": Command("humanlm.view:main", "look into runs: samples, scores, tokens", "closed"),
     "study": Command("humanlm.study:main", "ask people to rate replies blind"),
     "study serve": Command(

@@ -90,12 +90,12 @@ class _Comparison:
         s = self._parse(argv)
         models = [find_contestant(name) for name in s.inputs]
         run = _opened(models)
-        alone = bool(s.preference.tastes and s.compare.prompts and len(models) == 2)
+        all_said = bool(s.preference.tastes and s.compare.prompts and len(models) == 2)
         require(
             "compare",
             (1 <= len(models) <= 2, "give one model of a run, or two models: eval tastes A B"),
             (
-                run is not None or alone,
+                run is not None or all_said,
                 "A belongs to no run of sdpo, which would say what is compared. Name two models, "
                 "--preference.tastes such as [short], and --compare.prompts FILE",
             ),
@@ -134,8 +134,9 @@ class _Comparison:
                 places[stage.name] = run.model_folder(stage.name)
                 start = stage.start if stage.start in self.models else "base"
                 for name, path in places.items():
-                    self.models[name] = Contestant(name, str(path), run.folder)
-                    starts[name] = start
+                    if path.is_dir():
+                        self.models[name] = Contestant(name, str(path), run.folder)
+                        starts[name] = start
         if c.oracle:
             self.models |= {f"oracle {taste}": base._replace(told=taste) for taste in self.tastes}
         self.meetings = [

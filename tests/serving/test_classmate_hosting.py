@@ -125,11 +125,11 @@ def hosted(folders, tmp_path_factory):
 
 
 def classmates(models, mapping, **settings):
-    return make_classmates(
-        ClassmateConfig(models, mapping=str(mapping), max_tokens=12, attempts=1, **settings),
-        None,
-        None,
+    places = [str(mapping)] if mapping else models
+    mates = make_classmates(
+        ClassmateConfig(places, max_tokens=12, attempts=1, **settings), None, None
     )
+    return [mate for mate in mates if mate.name in models]
 
 
 @contextmanager
