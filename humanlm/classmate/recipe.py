@@ -33,7 +33,6 @@ from .verifiers import Case, RewardModel
 from ..clients.ledger import Ledger
 from humanlm.core.basics import (
     ConfigError,
-    NotMade,
     check_name,
     fingerprint,
     require,
@@ -52,7 +51,7 @@ from ..training.recipe import Recipe, Stage, Work
 from ..training.rollouts import sft_row
 from ..training.run import planned_steps
 from ..training.sampling import RolloutConfig
-from ..training.stages import learn, lessons, not_made, step_plan
+from ..training.stages import learn, lessons, step_plan
 
 # %% ../../nbs/classmate/51_recipe.ipynb #TasksConfig
 @dataclass(frozen=True)
@@ -154,16 +153,20 @@ def _thought(text):
     return [{"type": kind, "text": part} for kind, part in parts]
 
 # %% ../../nbs/classmate/51_recipe.ipynb #stages
-def _train_reader(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
-    "Teach a model to go on with reasoning"
-    s = run.settings
-    lessons(run, stage, model, tokenizer, _reader_lessons(s, s.sft.reader_steps * s.sft.batch))
+def _lesson_steps(s: Settings) -> dict[str, int]:
+    "Name the stages that learn from lessons, and their steps"
+    steps = {READER: s.sft.reader_steps} if READER in s.classmate.models else {}
+    return steps | ({"cold-start": s.sft.lesson_steps} if _start_of(s) != "base" else {})
 
 
-def _train_cold_start(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
-    "Teach a model to answer"
-    s = run.settings
-    lessons(run, stage, model, tokenizer, _reasoning_lessons(s, s.sft.lesson_steps * s.sft.batch))
+def _start_of(s: Settings) -> str:
+    return "cold-start" if s.tasks.toy and s.sft.lesson_steps else "base"
+
+
+def _teach(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
+    "Teach a model to answer, or to go on with reasoning"
+    s, make = run.settings, _reader_lessons if stage == READER else _reasoning_lessons
+    lessons(run, stage, model, tokenizer, make(s, _lesson_steps(s)[stage] * s.sft.batch))
 
 
 def _train_classmate(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
@@ -180,12 +183,9 @@ def _train_classmate(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
 def _classmates(run: Any, model: Any, tokenizer: Any) -> list:
     "Make the classmates of a run"
     from humanlm.classmate.method import make_classmates
-    from humanlm.models.checkpoints import LoadedModel
 
     s, ledger = run.settings, run.work.ledgers["classmate"]
-    reads = READER in s.classmate.models
-    others = {READER: LoadedModel(*run.load(READER))} if reads else {}
-    return make_classmates(s.classmate, model, tokenizer, s.run.seed, ledger, others)
+    return make_classmates(s.classmate, model, tokenizer, s.run.seed, ledger, run.load)
 
 
 def _scorer(run: Any) -> Any:
@@ -257,10 +257,6 @@ def _measured_tasks(run: Any, name: str) -> list[Measurement]:  # name: of a mod
         return Measurement(task.id, task.id, values, texts)
 
     return [one(i, task) for i, task in enumerate(tasks)]
-
-
-def _start_of(s: Settings) -> str:
-    return "cold-start" if s.tasks.toy and s.sft.lesson_steps else "base"
 
 # %% ../../nbs/classmate/51_recipe.ipynb #foretold
 async def _monitored(run: Any, scores: Any, rows: Sequence[dict], scorer: Any) -> dict[str, list]:
@@ -365,7 +361,7 @@ class _ClassmateRecipe(Recipe):
         )
 
     def teaches(self, s: Settings) -> bool:
-        return READER in s.classmate.models or _start_of(s) == "cold-start"
+        return bool(_lesson_steps(s))
 
     def load(self, s: Settings, **more: Any) -> _ReasoningWork:
         "Read or make questions"
@@ -384,12 +380,9 @@ class _ClassmateRecipe(Recipe):
 
     def stages(self, run: Any) -> list[Stage]:
         "Teach a tiny model to read and to answer, then let classmates go on"
-        s, stages = run.settings, []
-        if READER in s.classmate.models:
-            stages.append(Stage(READER, "base", _train_reader))
-        if _start_of(s) == "cold-start":
-            stages.append(Stage("cold-start", "base", _train_cold_start))
-        return [*stages, Stage("classmate", _start_of(s), _train_classmate)]
+        s = run.settings
+        taught = [Stage(name, "base", _teach) for name in _lesson_steps(s)]
+        return [*taught, Stage("classmate", _start_of(s), _train_classmate)]
 
     def contract(self, run: Any, name: str, tokenizer: Any) -> dict[str, str]:
         "Say what a prompt says of thoughts: a reader has met none of its own"
@@ -400,23 +393,20 @@ class _ClassmateRecipe(Recipe):
 
     def stage_plans(self, s: Settings) -> list[StagePlan]:
         "Say what each stage gives GPUs to do"
-        models, longest, sft = s.classmate.models, s.tasks.max_tokens, s.sft
-        lessons = {READER: sft.reader_steps} if READER in models else {}
-        if _start_of(s) == "cold-start":
-            lessons["cold-start"] = sft.lesson_steps
-        plans = [StagePlan(k, n, sft.batch, longest, "lessons") for k, n in lessons.items()]
-        batch = s.rollout.num_prompts * s.rollout.group_size
-        frozen = sum(name in (START, READER) for name in models)
-        plan = StagePlan("classmate", planned_steps(s, None), batch, longest, frozen=frozen)
-        return [*plans, plan]
+        longest, batch = s.tasks.max_tokens, s.rollout.num_prompts * s.rollout.group_size
+        frozen = sum(name in (START, READER) for name in s.classmate.models)
+        steps = planned_steps(s, s.tasks.train_n)
+        return [
+            *(
+                StagePlan(name, n, s.sft.batch, longest, "lessons")
+                for name, n in _lesson_steps(s).items()
+            ),
+            StagePlan("classmate", steps, batch, longest, frozen=frozen),
+        ]
 
     def plan(self, s: Settings) -> list[str]:
         "Say what a run does"
-        c, counts, unmade = s.classmate, s.tasks.counts, []
-        try:
-            counts = {part: len(rows) for part, rows in load_tasks(s).items()}
-        except NotMade as e:
-            unmade = [not_made(e)]
+        c, counts = s.classmate, {part: len(rows) for part, rows in load_tasks(s).items()}
         mates = f"{', '.join(c.models)}, {c.samples} each"
         if c.use_classmate_condition == "no_classmate":
             mates = "none are asked in training"
@@ -424,7 +414,6 @@ class _ClassmateRecipe(Recipe):
             f"{'classmate':<19} {step_plan(s, planned_steps(s, counts['train']) or 0)}",
             f"questions           {s.tasks.train}: {counts['train']:,} for training, "
             f"{counts['test']:,} held out",
-            *unmade,
             f"judge               {s.judge.model or 'rules'}",
             f"classmates          {mates}; {c.estimator}",
         ]

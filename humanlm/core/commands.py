@@ -64,7 +64,7 @@ COMMANDS = {
         "humanlm.serving.gym_evaluation:evaluate_command", "players, gym by gym", _AGAIN
     ),
     "eval tastes": Command(
-        "humanlm.sdpo.win_rates:compare_command", "whose replies does a taste prefer", _AGAIN
+        "humanlm.sdpo.preferences:compare_command", "whose replies does a taste prefer", _AGAIN
     ),
     "eval signals": Command(
         "humanlm.sdpo.analysis:signals_command", "replies under related and unrelated follow-ups"

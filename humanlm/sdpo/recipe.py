@@ -102,7 +102,9 @@ def _toy_prompts() -> list[list[AskedPrompt]]:
     ]
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #load_work
-def _load_work(s: Settings, user: Any, logged: Sequence[Interaction] | None) -> _SDPOWork:
+def _load_work(
+    s: Settings, user: Any = None, logged: Sequence[Interaction] | None = None
+) -> _SDPOWork:
     "Read prompts, or logs; held-out ones are the same for every seed"
     p, offline, skipped = s.prompts, "offline" in s.run.methods, Counter()
     for path in filter(None, (p.train, p.held_out)):
@@ -296,6 +298,7 @@ class _SDPORecipe(Recipe):
         "trainer": {"loss_type": "grpo", "lr_scheduler_type": "constant", "learning_rate": 3e-4},
     }
     methods = ("online",)
+    load = staticmethod(_load_work)
 
     def check(self, s: Settings) -> None:
         for name in s.run.methods:
@@ -315,11 +318,6 @@ class _SDPORecipe(Recipe):
 
     def teaches(self, s: Settings) -> bool:
         return _has_lessons(s)
-
-    def load(
-        self, s: Settings, user: Any = None, logged: Sequence[Interaction] | None = None
-    ) -> _SDPOWork:
-        return _load_work(s, user, logged)
 
     def vocabulary(self, run: Any) -> tuple[list[str], list[str]]:
         "Give what a tiny model's tokenizer learns from"

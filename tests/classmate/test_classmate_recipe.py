@@ -253,10 +253,10 @@ def test_monitors_foretell_what_the_judge_will_say(tmp_path):
         "<think>",
         "<think></think>4",
     ]
-    tasks = run.work.tasks["test"]
+    rows = [_task_row(task, s) for task in run.work.tasks["test"]]
     found = run_sync(
         scorer.scored(
-            [_task_row(task, s) for task in tasks],
+            rows,
             [tokenizer.encode(text, add_special_tokens=False) for text in texts],
             None,
         )

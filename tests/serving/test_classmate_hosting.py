@@ -17,8 +17,7 @@ from humanlm.classmate.classmates import (
     ask_classmates,
     read_mapping,
 )
-from humanlm.classmate.method import make_classmates
-from humanlm.classmate.rewards import answer_scores, pooled_rewards
+from humanlm.classmate.method import answer_scores, make_classmates, pooled_rewards
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.protocol import LLMError
 from humanlm.core.basics import run_sync
