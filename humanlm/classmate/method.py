@@ -28,7 +28,7 @@ from humanlm.classmate.classmates import (
     ask_classmates,
     shuffled,
 )
-from .reasoning import END_MARK, START_MARK, ReasoningReader, Span, shown_part
+from .reasoning import END_MARK, START_MARK, ReasoningReader, shown_part
 from .verifiers import Case, RewardModel, make_verifier
 from ..core.trajectory import Trajectory, Turn
 from ..models.checkpoints import LoadedModel
@@ -169,7 +169,7 @@ class _ResponseParts(NamedTuple):
 
     shown: list[ReasoningView]
     answers: list[str]  # empty where the reasoning was never closed
-    spans: list[Span]  # where the reasoning of each lies, in tokens
+    spans: list[Any]  # where the reasoning of each lies, in tokens
     places: list[tuple[int, int]]  # the first token that classmates are shown, and behind the last
 
 

@@ -130,39 +130,20 @@ def _rmse(x, y, weights):
     return np.sqrt(weights @ (x - y) ** 2 / weights.sum(1))
 
 
-class _MonitorMetrics(NamedTuple):
-    "How well a monitor foretells what a judge says"
-
-    rmse: Interval
-    pearson: Interval
-    spearman: Interval
-    predicted: float  # mean of the predictions, over rows that have both
-    judged: float  # mean of the scores, over the same
-    rows: int
-
-
-def _monitor_metrics(
-    predicted: Sequence[float],  # [E]; nan = no prediction
-    judged: Sequence[float],  # [E] of the same rows; nan = no score
-    questions: Sequence[Any] | None = None,  # [E]; None: each row its own
-) -> _MonitorMetrics:
-    "Compare what was foretold with what was judged"
-    a, b = np.asarray(predicted, float), np.asarray(judged, float)
-    both = ~np.isnan(a + b)
-    metrics = association(a, b, (_rmse, pearson, spearman), questions)
-    return _MonitorMetrics(*metrics, float(known_mean(a[both])), float(known_mean(b[both])), len(a))
-
-
 def _metrics_table(
-    metrics: Mapping[str, _MonitorMetrics],  # by model
+    pairs: Mapping[str, Sequence],  # name → [2, E]: what was foretold, what was judged; nan = none
+    questions: Sequence[Any] | None = None,  # [E]; None: each row its own
 ) -> str:  # Markdown
-    "Show metrics, a line each"
+    "Compare what monitors foretold with what was judged, a line each"
     heads = ("", "error (95 %)", "Pearson", "Spearman", "mean foretold", "mean judged", "rows")
     rows = []
-    for name, one in metrics.items():
-        cells = [f"{number_text(i.value)} ({range_text(i.low, i.high)})" for i in one[:3]]
-        means = number_text(one.predicted), number_text(one.judged)
-        rows.append((name, *cells, *means, f"{one.rmse.n} of {one.rows}"))
+    for name, (foretold, judged) in pairs.items():
+        a, b = np.asarray(foretold, float), np.asarray(judged, float)
+        metrics = association(a, b, (_rmse, pearson, spearman), questions)
+        cells = [f"{number_text(i.value)} ({range_text(i.low, i.high)})" for i in metrics]
+        both = ~np.isnan(a + b)
+        means = [number_text(known_mean(x[both])) for x in (a, b)]
+        rows.append((name, *cells, *means, f"{both.sum()} of {len(a)}"))
     return Table(heads, rows).markdown()
 
 # %% ../../nbs/classmate/09_monitoring.ipynb #monitorability
@@ -204,10 +185,9 @@ def monitor_section(run: RunFolder) -> Html:
             for name, t in tables.items()
             if metric in t
         }
-        rated = ~np.isnan([*pairs.values()])  # [models, 2, questions]
-        shared: Any = rated.all((0, 1)) if pairs else rated
+        shared: Any = ~np.isnan([*pairs.values()]).any((0, 1)) if pairs else np.array(False)
         if shared.sum() > 1:
-            metrics = {name: _monitor_metrics(*pair[:, shared]) for name, pair in pairs.items()}
+            table = _metrics_table({name: pair[:, shared] for name, pair in pairs.items()})
             head = f"**{title}**, on {shared.sum()} questions that are rated for all"
-            parts.append(markdown_html(f"{head}\n\n{_metrics_table(metrics)}"))
+            parts.append(markdown_html(f"{head}\n\n{table}"))
     return Html().join(parts) if parts else missing("No monitor foretold anything (judge.monitor).")

@@ -379,17 +379,15 @@ def _parts(kind: _TaskKind, c: _PrepareTasks) -> Iterator[Part]:
                 "prompt": [{"role": "user", "content": question}],
                 "reward_model": {"style": "rule"} | reward,
             }
-    parts: dict[str, list[dict]] = {"train": [], "test": []}
-    if c.warm_up_share:
-        parts["warm-up"] = []
+    names = ["train", "test", *(["warm-up"] if c.warm_up_share else [])]
+    parts: dict[str, list[dict]] = {name: [] for name in names}
     for key, row in sorted(tasks.items())[: c.limit]:
-        place = int(key[-8:], 16) / 2**32
+        place, part = int(key[-8:], 16) / 2**32, "train"
         if place < c.test_share:
-            parts["test"].append(row)
+            part = "test"
         elif place < c.test_share + c.warm_up_share:
-            parts["warm-up"].append(row | {"prompt": [_WARM_UP, *row["prompt"]]})
-        else:
-            parts["train"].append(row)
+            part, row["prompt"] = "warm-up", [_WARM_UP, *row["prompt"]]
+        parts[part].append(row)
     for part, rows in parts.items():
         left_out = faults.counts if part == "train" else {}
         yield part, Faults({"kept": len(rows), **left_out}), rows

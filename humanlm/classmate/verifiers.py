@@ -19,7 +19,7 @@ import textwrap
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from unicodedata import normalize
 
 from .programs import Sandbox, SandboxError
@@ -29,10 +29,6 @@ from ..clients.protocol import ChatRequest, LLMError, chat
 from ..clients.reader import break_markers, quoted, without_middle
 from ..core.basics import ConfigError, DataError, check_name, optional, require, shorten
 from ..core.thoughts import without_thoughts
-
-# %% ../../nbs/classmate/06_verifiers.ipynb #type-imports
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 # %% ../../nbs/classmate/06_verifiers.ipynb #AnswerVerdict
 class AnswerVerdict(NamedTuple):
@@ -337,10 +333,10 @@ def _verify_code(answer: str, gold: str, sandbox: Any = None) -> AnswerVerdict:
     if not program.strip():
         return AnswerVerdict(0.0)
     try:
-        score = (sandbox or _sandbox()).score(program, gold)
+        passed = (sandbox or _sandbox()).score(program, gold)
     except (SandboxError, DataError) as e:
         return _nothing(shorten(e, 200))
-    return AnswerVerdict(score.rate, f"{sum(score.results)} of {len(score.results)}")
+    return AnswerVerdict(sum(passed) / len(passed), f"{sum(passed)} of {len(passed)}")
 
 # %% ../../nbs/classmate/06_verifiers.ipynb #read_rating
 _MARK = r"rating[^\w\n]{0,9}?:[^\w\n]{0,9}?(-?\d{1,3}(?:\.\d{1,9})?)(?:[ \t]{0,9}(?:/|out of) ?10)?"
@@ -487,11 +483,11 @@ class RewardModel:
     name = "general_reward"
     most = 4096  # tokens of a conversation; a longer one has no score
 
-    def __init__(self, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase"):
+    def __init__(self, model: Any, tokenizer: Any):
         from transformers import pipeline
 
         require("reward model", (model.config.num_labels == 1, "must have one label"))
-        self.tokenizer: Any = tokenizer
+        self.tokenizer = tokenizer
         model.config.pad_token_id = tokenizer.pad_token_id  # by which it finds the last token
         make: Any = pipeline
         options = {"device": model.device, "function_to_apply": "none", "batch_size": 8}

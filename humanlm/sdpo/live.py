@@ -101,7 +101,6 @@ class LiveChat:
 
         quiet_libraries()
         self.loaded, self.folder, self.max_tokens, self.limit = loaded, folder, max_tokens, limit
-        self.messages: list[dict] = []
         self.pending: Interaction | None = None  # the last answer, until something is said to it
         self.record: list[Interaction] = []  # with what was said to each answer, and what it did
         self.room = TemporaryDirectory()  # the trainer wants a folder, and leaves nothing in it
@@ -114,12 +113,13 @@ class LiveChat:
 
     def say(self, text: str) -> tuple[str, str]:
         "Learn from what is said, then answer it; what was learned is empty before any answer"
-        lesson = self.learn(text) if self.pending else ""
-        messages = [*self.messages, {"role": "user", "content": text}]
-        self.pending = self.answer(messages)
-        reply = self.pending.completion.text
-        self.messages = [*messages, {"role": "assistant", "content": reply}]
-        return lesson, reply
+        last = self.pending
+        before = (
+            [*last.messages, {"role": "assistant", "content": last.completion.text}] if last else []
+        )
+        lesson = self.learn(text) if last else ""
+        self.pending = self.answer([*before, {"role": "user", "content": text}])
+        return lesson, self.pending.completion.text
 
     def answer(self, messages: Sequence[dict]) -> Interaction:  # without a follow-up
         "Let the model write after the last messages, and note the ids as they were drawn"

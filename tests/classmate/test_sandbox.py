@@ -14,7 +14,6 @@ import pytest
 from humanlm.classmate import cell
 from humanlm.classmate.programs import (
     MAX_CLAIMS,
-    REFUSED,
     Sandbox,
     SandboxError,
     _answered,
@@ -25,7 +24,6 @@ from humanlm.classmate.programs import (
 from humanlm.classmate.verifiers import _find_program, _verify_code
 from humanlm.core.basics import ConfigError, DataError
 
-PUBLISHED = {*REFUSED}
 SECRET = "correct-horse-of-the-server"
 MORE = "def more(n): return n + 1"
 CLASSIC = ["assert more(1) == 2", "assert more(1) == 3", "while True: more(1)"]
@@ -34,14 +32,12 @@ CLASSIC = ["assert more(1) == 2", "assert more(1) == 3", "while True: more(1)"]
 @pytest.fixture(scope="module")
 def box():
     os.environ["SANDBOX_TEST_SECRET"] = SECRET
-    REFUSED.clear()  # what is not refused has to be contained
     try:
         made = Sandbox()
     except ConfigError as e:
         pytest.skip(f"no unprivileged namespaces: {e}"[:200])
     with made:
         yield made
-    REFUSED.update(PUBLISHED)
     del os.environ["SANDBOX_TEST_SECRET"]
 
 
@@ -58,22 +54,14 @@ def said(box, program, seconds=3.0):
 def test_a_right_a_wrong_and_an_endless_test(box):
     begin = time.perf_counter()
     found = box.score(MORE, CLASSIC)
-    assert (
-        found.results == [1, 0, 0] and 0 <= found.runtimes[0] < 1 and found.runtimes[1:] == [-1, -1]
-    )
+    assert found == [1, 0, 0]
     assert time.perf_counter() - begin < 4
 
 
-def test_the_service_with_its_settings_gives_the_published_answers(box, monkeypatch):
-    monkeypatch.setattr("humanlm.classmate.programs.REFUSED", PUBLISHED)
-    with Sandbox() as plain:
-        assert plain.score("import os\n" + MORE, CLASSIC[:1]) == ([0], [-1.0])
-        assert plain.score("import sys\nsys.exit(0)\n" + MORE, CLASSIC[:1]).results == [0]
-        found = plain.score(
-            "print(2 * int(input()))",
-            [{"input": "4\n", "output": "8\n"}, {"input": "4\n", "output": "9"}],
-        )
-        assert found.results == [1, 0] and min(found.runtimes) >= 0
+def test_exits_and_printed_output_give_the_published_answers(box):
+    assert box.score("import sys\nsys.exit(0)\n" + MORE, CLASSIC[:1]) == [0]
+    doubled = [{"input": "4\n", "output": "8\n"}, {"input": "4\n", "output": "9"}]
+    assert box.score("print(2 * int(input()))", doubled) == [1, 0]
 
 
 # ---------------------------------------------------------------- the red team: resources
@@ -87,7 +75,7 @@ def test_a_fork_bomb_ends_with_its_program(box):
         ).code
         is None
     )
-    assert time.perf_counter() - begin < 8 and box.score(MORE, CLASSIC[:1]).results == [1]
+    assert time.perf_counter() - begin < 8 and box.score(MORE, CLASSIC[:1]) == [1]
     assert (
         said(
             box,
@@ -260,7 +248,7 @@ def test_signals_reach_nobody_else(box):
         run.output == "0\n"
         and box.keeper._process.poll() is None
         and box.keeper._process.pid == keeper
-        and box.score(MORE, CLASSIC[:1]).results == [1]
+        and box.score(MORE, CLASSIC[:1]) == [1]
     )
 
 
@@ -370,7 +358,7 @@ CHEATS = {
 def test_who_is_not_right_does_not_pass(box, name):
     assert box.score(
         CHEATS[name], ["assert more(1) == 2", "def check(f):\n    assert f(1) == 2\ncheck(more)"]
-    ).results == [0, 0]
+    ) == [0, 0]
 
 
 def test_a_distance_from_a_literal_is_measured_outside(box):
@@ -380,13 +368,13 @@ def test_a_distance_from_a_literal_is_measured_outside(box):
     )
     assert box.score(
         cheat, ["assert abs(more(1) - 2) < 1e-6", "assert abs(2 - more(1)) <= 1e-6"]
-    ).results == [0, 0]
+    ) == [0, 0]
 
 
 def test_patched_builtins_are_put_back_where_a_test_compares_by_itself(box):
     cheat = "import builtins\nbuiltins.abs = lambda x: 0\ndef more(n): return 0"
     test = "import math\nfor n in (1, 2): assert abs(more(n) - n - 1) < .5"
-    assert box.score(cheat, [test]).results == [0] and box.score(MORE, [test]).results == [1]
+    assert box.score(cheat, [test]) == [0] and box.score(MORE, [test]) == [1]
 
 
 def test_what_is_expected_never_enters_the_process(box):
@@ -398,7 +386,7 @@ def test_what_is_expected_never_enters_the_process(box):
     assert box.score(
         search,
         ["assert more(4) is False", "assert more(4) == 4242", "x = 4242\nassert more(4) is True"],
-    ).results == [1, 0, 1]
+    ) == [1, 0, 1]
     assert "4242" not in _read_test("assert more(1) == 4242", "w")[0]
 
 
@@ -475,7 +463,7 @@ def test_a_keeper_that_dies_is_an_error_then_a_new_one(box):
         with pytest.raises(SandboxError):
             own.score("", ["while True: pass"], 5)
         own.keeper._process.wait()
-        assert own.score(MORE, CLASSIC[:1]).results == [1]
+        assert own.score(MORE, CLASSIC[:1]) == [1]
 
 
 # ---------------------------------------------------------------- the reward
