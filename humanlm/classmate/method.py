@@ -467,12 +467,12 @@ def make_classmates(
     local: dict[str, Any] = config.options(ledger) | {"cache": None}
 
     def make(name, address) -> Any:
+        if address:
+            return replace(config, base_url=address).client(f"vllm/{name}", ledger)
         if name == START:
             return HFClient(name, LoadedModel(frozen_copy(model), tokenizer), **local)
         if name == READER and load:
             return HFClient(name, LoadedModel(*load(name)), **local)
-        if address:
-            return replace(config, base_url=address).client(f"vllm/{name}", ledger)
         return config.client(name, ledger)
 
     request = {"temperature": config.temperature, "max_tokens": config.max_tokens}

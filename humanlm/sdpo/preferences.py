@@ -7,6 +7,7 @@ __all__ = ['VERDICTS', 'SCHEMA', 'INSTRUCTIONS', 'QUESTION', 'MAX_CHARS', 'LIMIT
            'PreferenceConfig', 'compare_command']
 
 # %% ../../nbs/sdpo/05_preferences.ipynb #exported-imports
+import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -158,13 +159,13 @@ class PairJudge:
 
     async def __call__(self, pairs: Sequence[Pair]) -> list[PairVerdict]:
         "Decide pairs; `LLMError` if nobody can be asked"
-        verdicts = [pair.settled() for pair in pairs]
-        waiting = [i for i, verdict in enumerate(verdicts) if verdict is None]
-        questions = [self.request(pairs[i], swapped) for i in waiting for swapped in (False, True)]
         width = 2 * getattr(getattr(self.client, "limits", None), "concurrency", 8)
-        answers = await in_turn(self._answer, questions, width)
-        decided = dict(zip(waiting, map(_joined, answers[::2], answers[1::2])))
-        return [verdict or decided[i] for i, verdict in enumerate(verdicts)]
+        return await in_turn(self._decide, pairs, width)
+
+    async def _decide(self, pair: Pair) -> PairVerdict:
+        "Ask about a pair in both orders, where it needs a judge"
+        orders = [self.request(pair), self.request(pair, swapped=True)]
+        return pair.settled() or _joined(*await asyncio.gather(*map(self._answer, orders)))
 
     async def _answer(self, request: ChatRequest) -> tuple[str, str]:
         "Give decision and reason of one question"
@@ -337,21 +338,12 @@ class _Comparison:
         lines += [f"judge       {self.judge}: {price}", f"results     {self.folder}"]
         return "\n".join(lines)
 
-    def replies(self, model: Contestant, ledger: Ledger) -> list[str | None]:
-        "Let a model answer the prompts, or read what it answered before"
-        prompts = [
-            with_style(p.messages, model.told) if model.told else p.messages for p in self.prompts
-        ]
-        return model.replies(prompts, self.settings.compare, self.folder / "replies", ledger)
-
     def judges(self, ledger: Ledger) -> list[PreferenceJudge]:
         "Make a judge for each taste and, beside them, rules for what can be counted"
-        if self.judge == "rule":
-            return [*self.rules]
         preference = self.settings.preference
         cached = replace(preference, cache=preference.cache or str(self.folder / "answers"))
-        models = [cached.make_judge(self.judge, taste, ledger) for taste in self.tastes]
-        return [*models, *self.rules]
+        tastes = self.tastes if self.judge != "rule" else []
+        return [*(cached.make_judge(self.judge, taste, ledger) for taste in tastes), *self.rules]
 
 
 def _prompts(c: _ComparisonConfig, run: Run | None) -> list[AskedPrompt]:
@@ -374,7 +366,14 @@ def _run_comparison(work: _Comparison) -> str:  # tables, as Markdown
         work.folder.mkdir(parents=True, exist_ok=True)
         for name, ledger in ledgers.items():
             ledger.keep(work.folder / CHARGES, name)
-        replies = {name: work.replies(m, ledgers["models"]) for name, m in work.models.items()}
+        replies = {}
+        for name, model in work.models.items():
+            asked = [
+                with_style(p.messages, model.told) if model.told else p.messages
+                for p in work.prompts
+            ]
+            place = work.folder / "replies"
+            replies[name] = model.replies(asked, work.settings.compare, place, ledgers["models"])
         messages, ids, clusters = zip(*((p.messages, p.id, p.cluster) for p in work.prompts))
         meetings = {
             f"{a} against {b}": as_pairs(messages, replies[a], replies[b], ids, clusters)
