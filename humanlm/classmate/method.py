@@ -345,7 +345,7 @@ class ReasoningRollout:
         "Score responses: the policy's answers, and those that classmates write with its reasoning"
         read, c = self.reader(rows, completions, step), self.config
         mixed = c.reward_type == "shuffled" and step is not None
-        shown = shuffled(read.shown, step) if mixed else read.shown
+        shown = shuffled(read.shown, step or 0) if mixed else read.shown
         main, (answers, scores, pooled) = await asyncio.gather(
             self.score(rows, read.answers), self.classmate(rows, shown, step or 0)
         )

@@ -131,7 +131,7 @@ def _rmse(x, y, weights):
 
 
 def _metrics_table(
-    pairs: Mapping[str, Sequence],  # name → [2, E]: what was foretold, what was judged; nan = none
+    pairs: Mapping[str, Any],  # name → [2, E]: what was foretold, what was judged; nan = none
     questions: Sequence[Any] | None = None,  # [E]; None: each row its own
 ) -> str:  # Markdown
     "Compare what monitors foretold with what was judged, a line each"

@@ -91,7 +91,7 @@ def _content(message: Mapping) -> str:
     "Return the text of a message (a string, None or text parts); `DataError` for others"
     content = message["content"] if "content" in message else message.get("value")
     parts = content if isinstance(content, list) else [{"text": content or ""}]
-    texts = [part.get("text") if isinstance(part, Mapping) else None for part in parts]
+    texts: list[Any] = [part.get("text") if isinstance(part, Mapping) else None for part in parts]
     if not all(isinstance(text, str) for text in texts):
         raise DataError(f"a message must hold text, got {shorten(repr(content)[:400])}")
     return "".join(texts)

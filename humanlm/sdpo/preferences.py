@@ -292,9 +292,7 @@ class _Comparison:
         groups = {"compare": _ComparisonConfig, "preference": PreferenceConfig}
         return parse(groups, argv, ABOUT, INPUTS, runs=False)
 
-    def _settle_models(
-        self, run: Run | None, first: Contestant, base: Contestant | None = None
-    ) -> None:
+    def _settle_models(self, run: Any, first: Contestant, base: Contestant | None = None) -> None:
         "Name the models, the base among them, and whom each one meets: it, and its phase's start"
         c, starts = self.settings.compare, {}
         stages = [s for s in run.recipe.stages(run) if s.name != "cold-start"] if run else []

@@ -110,16 +110,12 @@ def _load_work(
     for path in filter(None, (p.train, p.held_out)):
         require_prepared(path, "followups", KINDS)
     made_up, test = _toy_prompts() if p.train == TOY else (None, [])
+    rows: Any = logged if offline else made_up
+    if rows is None and made_up is None:
+        rows = read_interactions(p.train) if offline else read_prompts(p.train)[0]
+    require("prompts", (rows is not None, "train: offline learns from logs. Name a file"))
     if offline:
-        read = logged is None and made_up is None
-        require(
-            "prompts", (read or logged is not None, "train: offline learns from logs. Name a file")
-        )
-        rows, skipped = _usable(
-            read_interactions(p.train) if read else logged, empty=s.sdpo.score_empty
-        )
-    else:
-        rows = made_up or read_prompts(p.train)[0]
+        rows, skipped = _usable(rows, empty=s.sdpo.score_empty)
     if made_up is None:
         rows, test = p.split(rows)
     if p.held_out is not None:
@@ -298,7 +294,7 @@ class _SDPORecipe(Recipe):
         "trainer": {"loss_type": "grpo", "lr_scheduler_type": "constant", "learning_rate": 3e-4},
     }
     methods = ("online",)
-    load = staticmethod(_load_work)
+    load: Any = staticmethod(_load_work)
 
     def check(self, s: Settings) -> None:
         for name in s.run.methods:

@@ -158,7 +158,7 @@ class _ChatUser:
 
     def request(self, exchange: Exchange) -> ChatRequest:
         "Ask for the next message"
-        settings = self.settings | {"seed": exchange.seed, "repeat": exchange.seed}
+        settings: dict[str, Any] = self.settings | {"seed": exchange.seed, "repeat": exchange.seed}
         if self.persona:
             heads = {
                 "user": {"role": "assistant"},
