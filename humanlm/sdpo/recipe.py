@@ -113,7 +113,8 @@ def _load_work(
     rows: Any = logged if offline else made_up
     if rows is None and made_up is None:
         rows = read_interactions(p.train) if offline else read_prompts(p.train)[0]
-    require("prompts", (rows is not None, "train: offline learns from logs. Name a file"))
+    if rows is None:
+        raise ConfigError("prompts.train: offline learns from logs. Name a file.")
     if offline:
         rows, skipped = _usable(rows, empty=s.sdpo.score_empty)
     if made_up is None:
