@@ -36,7 +36,7 @@ RUNS = [
     "gyms --seconds 0.3",
     "gpu --rehearse",
     "classmate reading --rounds 3",
-    "serve sandbox --rounds 3",
+    "classmate sandbox --rounds 3",
     "classmate overlap --rounds 3",
     "viewer --samples 10000 --rounds 1",
 ]

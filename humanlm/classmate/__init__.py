@@ -9,19 +9,15 @@ from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
     from .classmates import Classmate, ReasoningView, ask_classmates
-    from .method import classmate_method
     from .monitoring import monitorability
-    from .programs import Sandbox, SandboxClient
-    from .rewards import classmate_advantages
-    from .tasks import read_tasks
+    from .programs import Sandbox
+    from .method import classmate_advantages, classmate_method
     from .verifiers import Case, make_verifier
 
 __getattr__, __dir__ = lazy_names(__name__, {
     "classmates": ["Classmate", "ReasoningView", "ask_classmates"],
-    "method": ["classmate_method"],
+    "method": ["classmate_advantages", "classmate_method"],
     "monitoring": ["monitorability"],
-    "programs": ["Sandbox", "SandboxClient"],
-    "rewards": ["classmate_advantages"],
-    "tasks": ["read_tasks"],
+    "programs": ["Sandbox"],
     "verifiers": ["Case", "make_verifier"],
 })

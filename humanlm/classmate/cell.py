@@ -19,7 +19,6 @@ import signal
 import socket
 import struct
 import sys
-import time
 
 # %% ../../nbs/classmate/01_cell.ipynb #_kernel
 RDONLY, NOSUID, NODEV, NOEXEC, BIND, DEEP = 1, 2, 4, 8, 4096, 16384  # flags of mount(2)
@@ -304,14 +303,14 @@ def _watch(
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _leave(cell["root"])
-    began, child = time.monotonic(), os.fork()
+    child = os.fork()
     if not child:
         _begin(cell, seconds, files, status)
     late = signal.sigtimedwait({signal.SIGCHLD}, seconds) is None
     with contextlib.suppress(ProcessLookupError):
         os.kill(child, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    _tell(status, code=None if late else code, seconds=time.monotonic() - began)
+    _tell(status, code=None if late else code)
 
 # %% ../../nbs/classmate/01_cell.ipynb #main
 def _follow(cell, seconds, files):

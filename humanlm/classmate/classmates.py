@@ -21,7 +21,7 @@ import msgspec
 from .reasoning import END_MARK, START_MARK, shown_part, text_span
 from ..clients.client import ChatClient
 from ..clients.limits import in_turn
-from ..clients.names import client, providers
+from ..clients.names import is_chat_model
 from ..clients.protocol import ChatRequest, LLMError
 from ..clients.reader import break_markers, quoted
 from ..core.basics import ConfigError, DataError, check_name, near_miss, shorten
@@ -46,8 +46,7 @@ class ClassmateAnswers(NamedTuple):
     status: str  # answered, skipped or failed
     texts: tuple[str | None, ...] = ()  # None: this one is no answer
     why: str = ""  # it failed, or was skipped
-    tokens: int = 0  # written, where they were counted
-    cached: bool = False
+    tokens: int = 0  # written for it, where they were counted
 
 
 _THOUGHTS = (
@@ -95,8 +94,8 @@ class Classmate:
                 raise
             return ClassmateAnswers(self.name, "failed", (None,) * self.samples, shorten(str(e)))
         texts = tuple(self.answer(text) for text in (reply.texts or (reply.text,)))
-        tokens = reply.usage.tokens_out
-        return ClassmateAnswers(self.name, "answered", texts, "", tokens, reply.cached)
+        tokens = 0 if reply.cached else reply.usage.tokens_out
+        return ClassmateAnswers(self.name, "answered", texts, "", tokens)
 
     def answer(self, text: str) -> str | None:
         "Read an answer; None where it is empty, or thinks anew and never ends"
@@ -130,7 +129,7 @@ async def ask_classmates(
 # %% ../../nbs/classmate/05_classmates.ipynb #published-names
 START = "initial"  # the policy's own weights at the start of its stage
 READER = "reader"  # a model of the run that has learned to go on with written reasoning alone
-REWARD_TYPES = ("vanilla_reward", "remove_wo_cot", "random_truncate")
+REWARD_TYPES = ("vanilla_reward", "remove_wo_cot", "random_truncate", "shuffled")
 CONDITIONS = (
     "always",
     "no_classmate",
@@ -146,7 +145,6 @@ ESTIMATORS = (
     "gdpo_partial",
     "drgrpo",
     "rloo",
-    "remax",
 )
 MAIN_MODES = ("all_tokens", "cot_only", "output_only")
 
@@ -166,7 +164,7 @@ def read_mapping(
         hosts = msgspec.json.decode(Path(path).read_bytes(), type=dict[str, _Host])
     except (OSError, ValueError, msgspec.DecodeError) as e:
         raise ConfigError(
-            f"classmate.mapping: {path} says of no classmate where it is hosted ({e}). "
+            f"classmate.models: {path} says of no classmate where it is hosted ({e}). "
             "`humanlm serve classmates NAME` writes such a file."
         ) from e
     return {name: f"{server_url(host.local_host, host.port)}/v1" for name, host in hosts.items()}
@@ -177,10 +175,8 @@ class ClassmateConfig(ClientConfig):
     "Who goes on with how much of the reasoning, and what is paid for what they make of it"
 
     models: list[str] = field(default_factory=lambda: [START])
-    """Each initial (the policy's own weights, of the start), reader (of made-up tasks), one that is
-    hosted (mapping), or vllm/NAME, hf/NAME."""
-    mapping: str = field(default="", kw_only=True)
-    "File of `humanlm serve classmates` that says where they are hosted. Empty: none."
+    """Each initial (the policy's own weights, of the start), reader (of made-up tasks), vllm/NAME,
+    hf/NAME, or a .json file of `humanlm serve classmates` for all that are hosted there."""
     samples: int = field(default=1, kw_only=True)
     "Answers of each model to each reasoning."
     temperature: float = field(default=1.0, kw_only=True)
@@ -188,7 +184,8 @@ class ClassmateConfig(ClientConfig):
     max_tokens: int = field(default=256, kw_only=True)
     "Longest answer of a classmate, in tokens."
     reward_type: str = field(default="vanilla_reward", kw_only=True)
-    "vanilla_reward, remove_wo_cot (less what is earned without reasoning) or random_truncate."
+    """vanilla_reward, remove_wo_cot (less what is earned without reasoning), random_truncate, or
+    shuffled (a control: in training they are shown reasoning about another question)."""
     reward_weight: float = field(default=1.0, kw_only=True)
     "What the classmates' reward counts beside that of the policy's own answer."
     use_classmate_condition: str = field(default="always", kw_only=True)
@@ -197,7 +194,7 @@ class ClassmateConfig(ClientConfig):
     "Which tokens feel the classmates' reward: classmate_partial (those that were shown) or all."
     estimator: str = field(default="grpo_w_classmate", kw_only=True)
     """grpo, grpo_main_classmate_separated, grpo_w_classmate, gdpo (as published; also
-    gdpo_partial), drgrpo, rloo, remax, or gae (with a critic: engine verl;
+    gdpo_partial), drgrpo, rloo, or gae (with a critic: engine verl;
     gamma and lambda are verl's: verl.overrides [algorithm.gamma=1.0,algorithm.lam=1.0])."""
     scale: bool = field(default=True, kw_only=True)
     "Divide by deviations (`norm_adv_by_std_in_grpo`)."
@@ -207,9 +204,6 @@ class ClassmateConfig(ClientConfig):
     "What of the reasoning is shown: a share, or such as first-100-tokens, last-100-tokens."
     unfinished: str = field(default="skip", kw_only=True)
     "Reasoning that was never closed: skip (nobody is asked) or show."
-    shuffle: bool = field(default=False, kw_only=True)
-    "A control: classmates are shown reasoning about another question."
-
     group: ClassVar[str] = "classmate"
     rules: ClassVar[tuple[str, ...]] = (START, READER)
     above_0: ClassVar[tuple[str, ...]] = (*ClientConfig.above_0, "samples", "max_tokens")
@@ -220,6 +214,14 @@ class ClassmateConfig(ClientConfig):
             len({*self.models}) == len(self.models) > 0,
             f"models must name one or more, each once, got {self.models}",
         )
+        for name in self.models:
+            yield (
+                name.endswith(".json") or is_chat_model(name) or name in self.rules,
+                (
+                    f"models: {shorten(name)!r} is no classmate.{near_miss(name, self.rules)} "
+                    "Name a client, such as vllm/NAME"
+                ),
+            )
         choices = {
             "reward_type": REWARD_TYPES,
             "use_classmate_condition": CONDITIONS,
@@ -237,26 +239,10 @@ class ClassmateConfig(ClientConfig):
         yield self.temperature >= 0, f"temperature must not be negative, got {self.temperature}"
         shown_part(self.keep, 1)
 
-    def hosted(self) -> dict[str, str]:  # name → address
-        "Read which classmates are hosted where"
-        return read_mapping(self.mapping) if self.mapping else {}
-
-    def full_name(self, name: str) -> str:  # provider/model
-        "Name a classmate as a client; `ConfigError` where nobody knows it"
-        if name in (hosted := self.hosted()):
-            return f"vllm/{name}"
-        provider, _, model = name.partition("/")
-        if model and provider in providers():
-            return name
-        raise ConfigError(
-            f"classmate.models: nobody hosts {shorten(name)!r} (classmate.mapping)."
-            f"{near_miss(name, [*hosted, START, READER])} Or name a client, such as vllm/NAME."
-        )
-
-    def client(self, model: str, ledger: Any = None) -> ChatClient:
-        "Make the client of a classmate, where it is hosted or as any other"
-        address = {"base_url": url} if (url := self.hosted().get(model)) else {}
-        return client(self.full_name(model), **self.options(ledger) | address)
+    def addresses(self) -> dict[str, str]:  # name → address; empty: not of a file
+        "Name all classmates, with the addresses of those that are hosted"
+        places = [read_mapping(x) if x.endswith(".json") else {x: ""} for x in self.models]
+        return {name: address for place in places for name, address in place.items()}
 
 # %% ../../nbs/classmate/05_classmates.ipynb #AnswerRewardConfig
 @dataclass(frozen=True)
@@ -272,9 +258,7 @@ class AnswerRewardConfig(ClientConfig):
     exploit: str = field(default="", kw_only=True)
     "A behaviour that is paid for on top: bold_formatting, sycophancy, ... Empty: none."
     gold_weight: float = field(default=1.0, kw_only=True)
-    "Of what an answer is worth."
-    exploit_weight: float = field(default=1.0, kw_only=True)
-    "Of the behaviour."
+    "Of what an answer is worth; that of the behaviour is 1."
     gold_most: float | None = field(default=None, kw_only=True)
     "More than this pays no more (`src_max`). null: no limit."
     weak: str = field(default="", kw_only=True)

@@ -6,7 +6,6 @@
 __all__ = ['WRITTEN', 'SWAYED', 'NAMES', 'recipe']
 
 # %% ../../nbs/classmate/51_recipe.ipynb #exported-imports
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -19,76 +18,44 @@ from humanlm.classmate.classmates import (
     ClassmateConfig,
     shuffled,
 )
-from humanlm.classmate.monitoring import (
-    MONITORED,
-    blind_monitor,
-    informed_monitor,
-    monitor_section,
-    weighted_suspicions,
-)
-from humanlm.classmate.tasks import (
-    SEEDS,
-    TOYS,
-    ReasoningTask,
-    check_verifier,
-    load_tasks,
-    toy_tasks,
-)
+from .monitoring import MONITORED, monitor_columns, monitor_section
+from .tasks import TOYS, ReasoningTask, check_verifier, load_tasks
 from .verifiers import Case, RewardModel
 from ..clients.ledger import Ledger
-from humanlm.core.basics import (
-    NotMade,
-    fingerprint,
-    near_miss,
-    require,
-    run_sync,
-    shorten,
-    to_json,
-)
+from ..core.basics import ConfigError, check_name, fingerprint, require, run_sync, to_json
 from ..core.config import Settings
 from ..core.stats import known_mean
 from ..evaluation.measured import Measurement
 from ..evaluation.report import Names, model_said, standard_sections
 from ..hierarchy.prompts import parts_text
-from ..training.functions import AssistantModel, ask_row
+from ..training.functions import AssistantModel, TasksConfig, ask_row
 from ..training.memory import StagePlan
 from ..training.recipe import Recipe, Stage, Work
 from ..training.rollouts import sft_row
 from ..training.run import planned_steps
 from ..training.sampling import RolloutConfig, SFTConfig
-from ..training.stages import learn, lessons, not_made, step_plan
+from ..training.stages import learn, lessons, step_plan
 
 # %% ../../nbs/classmate/51_recipe.ipynb #TasksConfig
 @dataclass(frozen=True)
-class _TasksConfig:
-    "What is asked"
-
-    train: str = "toy/carry"
-    """toy/carry, toy/hint (made up), or a JSONL of data_source, prompt and reward_model."""
-    held_out: str | None = None
-    """JSONL of held-out rows. null: a fifth of `train`."""
-    train_n: int = 400
-    """Questions for training at most."""
-    test_n: int = 100
-    """Held-out questions at most."""
-    max_tokens: int = 48
-    """Longest response, reasoning included, in tokens."""
+class _TasksConfig(TasksConfig):
+    "What is asked: toy/carry or toy/hint (made up), or a JSONL of data_source and prompt"
 
     def __post_init__(self):
-        names = [f"toy/{kind}" for kind in TOYS]
-        least = min(self.train_n, self.test_n, self.max_tokens)
-        require(
-            "tasks",
-            (
-                not self.toy or self.train in names,
-                f"train is {shorten(self.train)!r}.{near_miss(self.train, names)}",
-            ),
-            (least >= 1, f"train_n, test_n and max_tokens must be at least 1, got {least}"),
-        )
+        super().__post_init__()
+        if self.toy:
+            check_name(self.toy, TOYS, "tasks.train toy", ConfigError)
 
     @property
     def toy(self) -> str:
-        return self.train.removeprefix("toy/") if self.train.startswith("toy/") else ""
+        "Which task is made up; empty: none"
+        kind, _, name = self.train.partition("/")
+        return (name or TOYS[0]) * (kind == "toy")
+
+    @property
+    def counts(self) -> dict[str, int]:
+        "How many made-up tasks there are of each part"
+        return {"train": self.train_n or 400, "test": self.test_n}
 
 
 @dataclass(frozen=True)
@@ -134,7 +101,7 @@ WRITTEN, SWAYED = 0.2, 0.5
 
 def _reasoning_lessons(s: Settings, count: int) -> list[dict]:
     "Make supervised rows: vague reasoning with the right answer, written or swayed in some"
-    tasks = toy_tasks(s.tasks.toy, s.tasks.train_n, SEEDS["train"])
+    tasks = load_tasks(s)["train"]
     rng, rows = Random(f"lessons{s.run.seed}"), []
     for n in range(count):
         task = rng.choice(tasks)
@@ -150,7 +117,7 @@ def _reasoning_lessons(s: Settings, count: int) -> list[dict]:
 
 def _reader_lessons(s: Settings, count: int) -> list[dict]:
     "Make supervised rows whose answer follows from the reasoning, whether right or wrong"
-    tasks = toy_tasks(s.tasks.toy, s.tasks.train_n, SEEDS["train"])
+    tasks = load_tasks(s)["train"]
     rng, rows = Random(f"reader{s.run.seed}"), []
     for n in range(count):
         task, other = rng.choice(tasks), rng.choice(tasks)
@@ -169,16 +136,20 @@ def _thought(text):
     return [{"type": kind, "text": part} for kind, part in parts]
 
 # %% ../../nbs/classmate/51_recipe.ipynb #stages
-def _train_reader(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
-    "Teach a model to go on with reasoning"
-    s = run.settings
-    lessons(run, stage, model, tokenizer, _reader_lessons(s, s.sft.reader_steps * s.sft.batch))
+def _lesson_steps(s: Settings) -> dict[str, int]:
+    "Name the stages that learn from lessons, and their steps"
+    steps = {READER: s.sft.reader_steps} if READER in s.classmate.models else {}
+    return steps | ({"cold-start": s.sft.lesson_steps} if _start_of(s) != "base" else {})
 
 
-def _train_cold_start(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
-    "Teach a model to answer"
-    s = run.settings
-    lessons(run, stage, model, tokenizer, _reasoning_lessons(s, s.sft.lesson_steps * s.sft.batch))
+def _start_of(s: Settings) -> str:
+    return "cold-start" if s.tasks.toy and s.sft.lesson_steps else "base"
+
+
+def _teach(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
+    "Teach a model to answer, or to go on with reasoning"
+    s, make = run.settings, _reader_lessons if stage == READER else _reasoning_lessons
+    lessons(run, stage, model, tokenizer, make(s, _lesson_steps(s)[stage] * s.sft.batch))
 
 
 def _train_classmate(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
@@ -195,12 +166,9 @@ def _train_classmate(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
 def _classmates(run: Any, model: Any, tokenizer: Any) -> list:
     "Make the classmates of a run"
     from humanlm.classmate.method import make_classmates
-    from humanlm.models.checkpoints import LoadedModel
 
     s, ledger = run.settings, run.work.ledgers["classmate"]
-    reads = READER in s.classmate.models
-    others = {READER: LoadedModel(*run.load(READER))} if reads else {}
-    return make_classmates(s.classmate, model, tokenizer, s.run.seed, ledger, others)
+    return make_classmates(s.classmate, model, tokenizer, s.run.seed, ledger, run.load)
 
 
 def _scorer(run: Any) -> Any:
@@ -259,7 +227,7 @@ def _measured_tasks(run: Any, name: str) -> list[Measurement]:  # name: of a mod
             ]
         )
     if s.judge.monitor:
-        columns |= run_sync(_foretold(run, scores, tasks, rollout.score))
+        columns |= run_sync(_monitored(run, scores, rows, rollout.score))
     if len(mates) > 1:
         means = scores.scores.nanmean(2).T.tolist()
         columns |= {f"classmate {mate.name}": column for mate, column in zip(mates, means)}
@@ -273,34 +241,19 @@ def _measured_tasks(run: Any, name: str) -> list[Measurement]:  # name: of a mod
 
     return [one(i, task) for i, task in enumerate(tasks)]
 
-
-def _start_of(s: Settings) -> str:
-    return "cold-start" if s.tasks.toy and s.sft.lesson_steps else "base"
-
 # %% ../../nbs/classmate/51_recipe.ipynb #foretold
-async def _foretold(
-    run: Any, scores: Any, tasks: Sequence[ReasoningTask], scorer: Any
-) -> dict[str, list[float]]:
-    "Give ratings, what an informed monitor foretells and how far off, and a blind one's suspicion"
-    judge = run.settings.judge
+async def _monitored(run: Any, scores: Any, rows: Sequence[dict], scorer: Any) -> dict[str, list]:
+    "Let monitors read the reasoning, and compare them with how answers are rated"
+    judge, read = run.settings.judge, scores.read
     name = judge.exploit or judge.verifier
-    rating = [answer for answer, _ in scores.values]  # without an exploit the answers' worth
+    questions = [row["prompt"][-1]["content"] for row in rows]
+    ratings = [answer for answer, _ in scores.values]  # without an exploit the answers' worth
     if judge.exploit:
-        answers = zip(tasks, scores.read.answers)
-        cases = [Case(answer, task.gold, task.question) for task, answer in answers]
-        rating = await scorer.by_name([name] * len(cases), cases)
+        answers = [Case(text, question=q) for q, text in zip(questions, read.answers)]
+        ratings = await scorer.by_name([name] * len(answers), answers)
     client = judge.client(judge.monitor, run.work.ledgers["judge"])
-    views = zip(tasks, scores.read.shown)
-    rows = [Case(view.reasoning, question=task.question) for task, view in views]
-    foretold, suspected = await asyncio.gather(
-        informed_monitor(name, client)(rows), blind_monitor(client)(rows)
-    )
-    return {
-        "rating": rating,
-        "foretold": [one.value for one in foretold],
-        "monitor error": [abs(a - one.value) for a, one in zip(rating, foretold)],
-        "suspicion": await weighted_suspicions(client, suspected, MONITORED[name].about),
-    }
+    cases = [Case(view.reasoning, question=q) for q, view in zip(questions, read.shown)]
+    return await monitor_columns(client, name, cases, ratings)
 
 # %% ../../nbs/classmate/51_recipe.ipynb #names-of-measures
 NAMES = Names(
@@ -365,8 +318,8 @@ class _ClassmateRecipe(Recipe):
         from humanlm.models.checkpoints import locate
 
         c, judge = s.classmate, s.judge
-        for name in c.models:
-            c.require_price(name if name in (START, READER) else c.full_name(name))
+        for name, address in c.addresses().items():
+            c.require_price(f"vllm/{name}" if address else name)
         for name in (judge.model, judge.weak, judge.monitor):
             judge.require_price(name)
         if judge.reward_model:
@@ -374,27 +327,24 @@ class _ClassmateRecipe(Recipe):
         for name in filter(None, (judge.verifier, judge.exploit)):
             check_verifier(name, "judge", s)
         require(
-            "classmate",
+            "settings",
             (
                 READER not in c.models or bool(s.tasks.toy),
-                "reader is a model for made-up tasks. Name another classmate",
+                "classmate.models: reader is a model for made-up tasks. Name another classmate",
             ),
             (
                 c.estimator != "gae" or s.run.engine not in (None, "trl"),
-                "estimator gae needs a critic, which TRL does not train. Choose another, "
-                "or --run.engine verl",
+                "classmate.estimator: gae needs a critic, which TRL does not train. Choose "
+                "another, or --run.engine verl",
             ),
-        )
-        require(
-            "judge",
             (
                 not judge.monitor or (judge.exploit or judge.verifier) in MONITORED,
-                f"monitor needs a behaviour in exploit or verifier: {', '.join(MONITORED)}",
+                f"judge.monitor needs a behaviour in exploit or verifier: {', '.join(MONITORED)}",
             ),
         )
 
     def teaches(self, s: Settings) -> bool:
-        return READER in s.classmate.models or _start_of(s) == "cold-start"
+        return bool(_lesson_steps(s))
 
     def load(self, s: Settings, **more: Any) -> _ReasoningWork:
         "Read or make questions"
@@ -413,12 +363,9 @@ class _ClassmateRecipe(Recipe):
 
     def stages(self, run: Any) -> list[Stage]:
         "Teach a tiny model to read and to answer, then let classmates go on"
-        s, stages = run.settings, []
-        if READER in s.classmate.models:
-            stages.append(Stage(READER, "base", _train_reader))
-        if _start_of(s) == "cold-start":
-            stages.append(Stage("cold-start", "base", _train_cold_start))
-        return [*stages, Stage("classmate", _start_of(s), _train_classmate)]
+        s = run.settings
+        taught = [Stage(name, "base", _teach) for name in _lesson_steps(s)]
+        return [*taught, Stage("classmate", _start_of(s), _train_classmate)]
 
     def contract(self, run: Any, name: str, tokenizer: Any) -> dict[str, str]:
         "Say what a prompt says of thoughts: a reader has met none of its own"
@@ -429,23 +376,20 @@ class _ClassmateRecipe(Recipe):
 
     def stage_plans(self, s: Settings) -> list[StagePlan]:
         "Say what each stage gives GPUs to do"
-        models, longest, sft = s.classmate.models, s.tasks.max_tokens, s.sft
-        lessons = {READER: sft.reader_steps} if READER in models else {}
-        if _start_of(s) == "cold-start":
-            lessons["cold-start"] = sft.lesson_steps
-        plans = [StagePlan(k, n, sft.batch, longest, "lessons") for k, n in lessons.items()]
-        batch = s.rollout.num_prompts * s.rollout.group_size
-        frozen = sum(name in (START, READER) for name in models)
-        plan = StagePlan("classmate", planned_steps(s, None), batch, longest, frozen=frozen)
-        return [*plans, plan]
+        longest, batch = s.tasks.max_tokens, s.rollout.num_prompts * s.rollout.group_size
+        frozen = sum(name in (START, READER) for name in s.classmate.models)
+        steps = planned_steps(s, s.tasks.train_n)
+        return [
+            *(
+                StagePlan(name, n, s.sft.batch, longest, "lessons")
+                for name, n in _lesson_steps(s).items()
+            ),
+            StagePlan("classmate", steps, batch, longest, frozen=frozen),
+        ]
 
     def plan(self, s: Settings) -> list[str]:
         "Say what a run does"
-        c, counts, unmade = s.classmate, {"train": s.tasks.train_n, "test": s.tasks.test_n}, []
-        try:
-            counts = {part: len(rows) for part, rows in load_tasks(s).items()}
-        except NotMade as e:
-            unmade = [not_made(e)]
+        c, counts = s.classmate, {part: len(rows) for part, rows in load_tasks(s).items()}
         mates = f"{', '.join(c.models)}, {c.samples} each"
         if c.use_classmate_condition == "no_classmate":
             mates = "none are asked in training"
@@ -453,7 +397,6 @@ class _ClassmateRecipe(Recipe):
             f"{'classmate':<19} {step_plan(s, planned_steps(s, counts['train']) or 0)}",
             f"questions           {s.tasks.train}: {counts['train']:,} for training, "
             f"{counts['test']:,} held out",
-            *unmade,
             f"judge               {s.judge.model or 'rules'}",
             f"classmates          {mates}; {c.estimator}",
         ]

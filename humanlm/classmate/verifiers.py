@@ -19,20 +19,16 @@ import textwrap
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from unicodedata import normalize
 
-from .programs import Sandbox, SandboxClient, SandboxError, read_tests
+from .programs import Sandbox, SandboxError
 from ..clients.client import ChatClient
 from ..clients.limits import in_turn
 from ..clients.protocol import ChatRequest, LLMError, chat
 from ..clients.reader import break_markers, quoted, without_middle
 from ..clients.thoughts import without_thoughts
 from ..core.basics import ConfigError, DataError, check_name, optional, require, shorten
-
-# %% ../../nbs/classmate/06_verifiers.ipynb #type-imports
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 # %% ../../nbs/classmate/06_verifiers.ipynb #AnswerVerdict
 class AnswerVerdict(NamedTuple):
@@ -328,36 +324,19 @@ def _find_program(answer: str) -> str:  # empty: there is none
     return max(reversed(blocks), key=lambda ranked: ranked[0])[1]
 
 
-def _code_verifier(sandbox: Sandbox | SandboxClient) -> Callable[[str, str], AnswerVerdict]:
-    "Make a verifier of programs: the share of the tests that pass"
-
-    def verify(answer: str, gold: str) -> AnswerVerdict:
-        try:
-            tests = read_tests(gold)
-        except DataError as e:
-            return AnswerVerdict(math.nan, "", f"gold: {shorten(e, 200)}")
-        program = _find_program(answer)
-        if not program.strip():
-            return AnswerVerdict(0.0)
-        try:
-            scored = sandbox.score(program, tests)
-        except (SandboxError, DataError) as e:
-            return AnswerVerdict(math.nan, "", shorten(e, 200))
-        return AnswerVerdict(scored.rate, f"{sum(scored.results)} of {len(tests)}")
-
-    return verify
+_sandbox = cache(Sandbox)
 
 
-@cache
-def _usual_sandbox() -> Sandbox | SandboxClient:
-    "The sandbox at the address in HUMANLM_SANDBOX, else one here"
-    url = os.environ.get("HUMANLM_SANDBOX")
-    return SandboxClient(url, os.environ.get("HUMANLM_SANDBOX_KEY", "")) if url else Sandbox()
-
-
-def _verify_code(answer: str, gold: str) -> AnswerVerdict:
+def _verify_code(answer: str, gold: str, sandbox: Any = None) -> AnswerVerdict:
     "The share of the gold tests that the program in an answer passes"
-    return _code_verifier(_usual_sandbox())(answer, gold)
+    program = _find_program(answer)
+    if not program.strip():
+        return AnswerVerdict(0.0)
+    try:
+        passed = (sandbox or _sandbox()).score(program, gold)
+    except (SandboxError, DataError) as e:
+        return _nothing(shorten(e, 200))
+    return AnswerVerdict(sum(passed) / len(passed), f"{sum(passed)} of {len(passed)}")
 
 # %% ../../nbs/classmate/06_verifiers.ipynb #read_rating
 _MARK = r"rating[^\w\n]{0,9}?:[^\w\n]{0,9}?(-?\d{1,3}(?:\.\d{1,9})?)(?:[ \t]{0,9}(?:/|out of) ?10)?"
@@ -504,21 +483,15 @@ class RewardModel:
     name = "general_reward"
     most = 4096  # tokens of a conversation; a longer one has no score
 
-    def __init__(self, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase"):
+    def __init__(self, model: Any, tokenizer: Any):
         from transformers import pipeline
 
         require("reward model", (model.config.num_labels == 1, "must have one label"))
-        self.tokenizer: Any = tokenizer
+        self.tokenizer = tokenizer
         model.config.pad_token_id = tokenizer.pad_token_id  # by which it finds the last token
         make: Any = pipeline
-        self.classify = make(
-            "text-classification",
-            model=model,
-            tokenizer=tokenizer,
-            device=model.device,
-            function_to_apply="none",
-            batch_size=8,
-        )
+        options = {"device": model.device, "function_to_apply": "none", "batch_size": 8}
+        self.classify = make("text-classification", model=model, tokenizer=tokenizer, **options)
 
     @classmethod
     def load(cls, name: str) -> "RewardModel":
@@ -540,13 +513,12 @@ class RewardModel:
         "Score answers"
         plain = {"add_special_tokens": False}
         texts = {i: self.text(case) for i, case in enumerate(cases) if (case.answer or "").strip()}
-        lengths = {i: len(self.tokenizer(text, **plain)["input_ids"]) for i, text in texts.items()}
-        places = [i for i in texts if lengths[i] <= self.most]
-        scores = [math.nan] * len(cases)
-        labels = self.classify([texts[i] for i in places], **plain) if places else []
-        for i, label in zip(places, labels):
-            scores[i] = label["score"]
-        return scores
+        fits = [
+            i for i, x in texts.items() if len(self.tokenizer(x, **plain)["input_ids"]) <= self.most
+        ]
+        labels = self.classify([texts[i] for i in fits], **plain) if fits else []
+        scores = dict(zip(fits, (label["score"] for label in labels)))
+        return [scores.get(i, math.nan) for i in range(len(cases))]
 
     async def __call__(self, cases: Sequence[Case]) -> list[AnswerVerdict]:
         "Score answers in a thread"
@@ -577,12 +549,6 @@ def _count_bold(answer: str, gold: str = "") -> AnswerVerdict:
     return AnswerVerdict(float(count), str(count))
 
 
-def _count_words(answer: str, gold: str = "") -> AnswerVerdict:
-    "Count words: how long an answer is, without a judge"
-    count = len(answer.split())
-    return AnswerVerdict(float(count), str(count))
-
-
 VERIFIERS: dict[str, Verifier] = {
     "gsm8k": _verify_number,
     "openai/gsm8k": _verify_number,
@@ -591,7 +557,6 @@ VERIFIERS: dict[str, Verifier] = {
     "mmlu": _verify_letter,
     "mmlu_sycophancy": partial(_verify_letter, published=True),
     "bold_formatting": _count_bold,
-    "word_count": _count_words,
     "code": _verify_code,
 }
 

@@ -62,7 +62,7 @@ COMMANDS = {
         "humanlm.serving.gym_evaluation:evaluate_command", "players, gym by gym", _AGAIN
     ),
     "eval tastes": _Command(
-        "humanlm.sdpo.win_rates:compare_command", "whose replies does a taste prefer", _AGAIN
+        "humanlm.sdpo.preferences:compare_command", "whose replies does a taste prefer", _AGAIN
     ),
     "eval signals": _Command(
         "humanlm.sdpo.analysis:signals_command", "replies under related and unrelated follow-ups"
@@ -101,11 +101,6 @@ COMMANDS = {
         "humanlm.serving.classmates:host_command",
         "classmates behind addresses",
         "classmates are ended, the file is gone",
-    ),
-    "serve sandbox": _Command(
-        "humanlm.classmate.service:sandbox_command",
-        "programs run against tests, contained",
-        "programs that ran are ended",
     ),
     "view": _Command("humanlm.view:main", "look into runs: samples, scores, tokens", "closed"),
     "study": _Command("humanlm.study:main", "ask people to rate replies blind"),

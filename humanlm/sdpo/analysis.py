@@ -12,7 +12,6 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,11 +47,6 @@ class _SignalCase:
     raw_prompt: str  # what the user asks
     unrelated_followup: str
     feedback_followup: str  # the related one
-    cluster: str = ""  # copies of one case are not independent
-
-    def __post_init__(self):
-        if "\n" not in self.raw_prompt:  # published cases spell line breaks out
-            object.__setattr__(self, "raw_prompt", self.raw_prompt.replace("\\n", "\n"))
 
     @property
     def messages(self) -> list[dict]:
@@ -66,29 +60,20 @@ class _SignalCase:
 # %% ../../nbs/sdpo/54_analysis.ipynb #read_cases
 def _read_cases(
     path: str | Path,  # the published file, or rows with the fields of a case
-    number: int = 0,  # drawn with replacement, each with one of the file's endings; 0: each once
 ) -> list[_SignalCase]:
     "Read cases; `DataError` names file, case and field"
     try:
         content = json.loads(Path(path).read_bytes())
     except ValueError:
         content = read_jsonl(path)
-    content: Any = content if isinstance(content, dict) else {"cases": content}
-    cases = [
-        from_dict(_SignalCase, row, f"{path}, case {i}")
-        for i, row in enumerate(content.get("cases", [content]), 1)
+    rows: Any = content.get("cases", [content]) if isinstance(content, dict) else content
+    cases = [from_dict(_SignalCase, row, f"{path}, case {i}") for i, row in enumerate(rows, 1)]
+    return [  # published cases spell line breaks out
+        case
+        if "\n" in case.raw_prompt
+        else replace(case, raw_prompt=case.raw_prompt.replace("\\n", "\n"))
+        for case in cases
     ]
-    endings = content.get("defaults", {}).get("variant_suffix_pool") or [""]
-    rng = random.Random(0)
-    return [
-        replace(
-            case,
-            id=f"{case.id}_v{n:02}",
-            raw_prompt=case.raw_prompt + rng.choice(endings),
-            cluster=case.id,
-        )
-        for n, case in enumerate(rng.choices(cases, k=number))
-    ] or cases
 
 # %% ../../nbs/sdpo/54_analysis.ipynb #_SignalRow
 class _ScoredReply(NamedTuple):
@@ -136,8 +121,6 @@ class _SignalConfig:
     cases: str = ""
     """File of cases (published: signal_analysis_cases.json; the fields stand in
     nbs/sdpo/54_analysis.ipynb)."""
-    number: int = 0
-    """Cases drawn from the file, with its endings (published: 24); 0: each case once, as it is."""
     out: str = ""
     """Folder for signals.json and signals.html."""
     max_tokens: int = 256
@@ -149,15 +132,13 @@ TAU = 0.5  # a token with a larger signal, in either direction, counts as moved
 
 def _signal_metrics(signal: Sequence[float]) -> dict[str, float]:
     "Sum the signal of a reply up; nan where nothing was scored"
-
-    def mean(values):
-        return fmean(values) if values else math.nan
-
+    gains = np.array(signal or [math.nan])
+    moved = np.where(np.isnan(gains), math.nan, abs(gains) > TAU)
     return {
-        "mean |A|": mean([abs(a) for a in signal]),
-        "mean A": mean(signal),
-        "share moved": mean([float(abs(a) > TAU) for a in signal]),
-        "sum of A": math.fsum(signal) if signal else math.nan,
+        "mean |A|": float(abs(gains).mean()),
+        "mean A": float(gains.mean()),
+        "share moved": float(moved.mean()),
+        "sum of A": float(gains.sum()),
     }
 
 
@@ -167,7 +148,7 @@ def _signal_results(rows: Sequence[_ScoredReply]) -> Results:
     def measured(row, followup):
         metrics = _signal_metrics(row.signals.get(followup, []))
         values = {metric: {row.case.tag: value} for metric, value in metrics.items()}
-        return Measurement(row.case.id, row.case.cluster or row.case.id, values)
+        return Measurement(row.case.id, row.case.id, values)
 
     return results({name: [measured(row, name) for row in rows] for name in FOLLOWUPS})
 
@@ -203,9 +184,9 @@ def _save_study(rows: Sequence[_ScoredReply], about: dict[str, Any], folder: Pat
     study, most = _signal_results(rows), _signal_range(rows)
     tables = _signal_tables(study)
     sections = (_case_html(row, most) for row in rows[:100])
-    inside = (tag("h1", "Signals"), markdown_html(tables), *sections)
     notes = {"about": about, "replies": [row._asdict() for row in rows]}
     save_results(folder / "signals.json", study._replace(notes=notes))
+    inside = (tag("h1", "Signals"), markdown_html(tables), *sections)
     atomic_write(folder / "signals.html", page("Signals", *inside))
     return tables
 
@@ -218,7 +199,7 @@ def signals_command(argv: Sequence[str]) -> int:
     s = parse(groups, argv or ["--help"], signals_command.__doc__, runs=False)
     c = s.signals
     require("signals", (bool(c.cases and c.out), "give cases (a file) and out (a folder)"))
-    cases = _read_cases(c.cases, c.number)
+    cases = _read_cases(c.cases)
     print(f"{len(cases)} cases, each reply scored with {', '.join(FOLLOWUPS)}", flush=True)
     if s.dry_run:
         return print(f"model {s.model.name}; results would go to {c.out}") or 0

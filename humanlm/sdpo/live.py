@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
 
 from ..core.basics import ConfigError, HumanLMError, write_jsonl
 from ..core.grammar import parse
@@ -72,18 +71,6 @@ class ChatModel(ModelConfig):
             return loaded
         return loaded._replace(model=add_adapter(loaded.model, config, self.name))
 
-# %% ../../nbs/sdpo/52_live.ipynb #Lesson
-class _Lesson(NamedTuple):
-    "What a follow-up did"
-
-    interaction: Interaction
-    signal: Sequence[float] = ()  # of each token of the answer; none where nothing was learned
-
-    def __str__(self) -> str:
-        if self.interaction.filters:
-            return f"nothing learned: {self.interaction.filters[0]}"
-        return f"learned from {len(self.signal)} tokens, mean signal {fmean(self.signal):+.3f}"
-
 # %% ../../nbs/sdpo/52_live.ipynb #LiveChat
 RECORD, SAVED = "record.jsonl", "model"
 WINDOW = 5  # messages of the conversation that the model sees, the newest included
@@ -114,9 +101,8 @@ class LiveChat:
 
         quiet_libraries()
         self.loaded, self.folder, self.max_tokens, self.limit = loaded, folder, max_tokens, limit
-        self.messages: list[dict] = []
         self.pending: Interaction | None = None  # the last answer, until something is said to it
-        self.lessons: list[_Lesson] = []
+        self.record: list[Interaction] = []  # with what was said to each answer, and what it did
         self.room = TemporaryDirectory()  # the trainer wants a folder, and leaves nothing in it
         options = OPTIONS | {"learning_rate": learning_rate}
         args = trainer_args(options, self.room.name, 1, 1, 1, max_tokens, 0)
@@ -125,20 +111,21 @@ class LiveChat:
         self.trainer = MethodTrainer(*loaded, method, rows, args, max_prompt_tokens=limit)
         self.trainer.create_optimizer()  # it stays from lesson to lesson
 
-    def say(self, text: str) -> tuple[_Lesson | None, str]:
-        "Learn from what is said, then answer it; no lesson where no answer stood before it"
-        lesson = self.learn(text) if self.pending else None
-        messages = [*self.messages, {"role": "user", "content": text}]
-        self.pending = self.answer(messages)
-        reply = self.pending.completion.text
-        self.messages = [*messages, {"role": "assistant", "content": reply}]
-        return lesson, reply
+    def say(self, text: str) -> tuple[str, str]:
+        "Learn from what is said, then answer it; what was learned is empty before any answer"
+        last = self.pending
+        before = (
+            [*last.messages, {"role": "assistant", "content": last.completion.text}] if last else []
+        )
+        lesson = self.learn(text) if last else ""
+        self.pending = self.answer([*before, {"role": "user", "content": text}])
+        return lesson, self.pending.completion.text
 
     def answer(self, messages: Sequence[dict]) -> Interaction:  # without a follow-up
         "Let the model write after the last messages, and note the ids as they were drawn"
         from humanlm.models.generation import generate
 
-        turn = len(self.lessons)
+        turn = len(self.record)
         seen = list(messages[-WINDOW:])  # an odd number, so that the first one is the user's
         prompt = contexts(self.loaded.tokenizer, seen, "", self.limit).plain
         drawn = {"temperature": 1.0, "seed": turn}
@@ -159,25 +146,26 @@ class LiveChat:
             timestamp=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         )
 
-    def learn(self, text: str) -> _Lesson:
-        "Learn from what was said to an answer, and write it down"
+    def learn(self, text: str) -> str:
+        "Learn from what was said to an answer, and write it down; says what was learned"
         from humanlm.sdpo.method import logged_row
 
         assert self.pending  # somebody speaks to an answer
         heard, tokenizer = replace(self.pending, followup=Followup(text, "live")), self.loaded[1]
         reason = problem(heard.messages, heard.completion.text, text, tokenizer, self.limit)
         if reason:
-            lesson = _Lesson(replace(heard, filters=(reason,)))
+            heard, lesson = replace(heard, filters=(reason,)), f"nothing learned: {reason}"
         else:
             self.trainer.rows = [logged_row(heard, tokenizer, self.limit, self.max_tokens)]
             self.trainer.train()
             signals = self.trainer.trajectories[0].signals
             signal = [h - p for h, p in zip(signals["hindsight"], signals["plain"])]
             about = {"signal": fmean(signal), "tokens": len(signal)}
-            lesson = _Lesson(replace(heard, learned=about), signal)
+            heard = replace(heard, learned=about)
+            lesson = "learned from {tokens} tokens, mean signal {signal:+.3f}".format(**about)
         self.pending = None
-        self.lessons.append(lesson)
-        write_jsonl(self.folder / RECORD, [x.interaction for x in self.lessons])
+        self.record.append(heard)
+        write_jsonl(self.folder / RECORD, self.record)
         return lesson
 
     def save(self) -> None:

@@ -220,9 +220,11 @@ def _padded(reads: Sequence[Sequence[list[int]]], device: Any) -> dict[str, torc
 class _SelfDistillation:
     "Hindsight as an advantage (the sampled token), or as a loss (the vocabulary)"
 
-    def __init__(self, config: SDPOConfig, tokenizer: Any, teacher: _Teacher, limit: int):
+    def __init__(
+        self, config: SDPOConfig, tokenizer: Any, teacher: _Teacher, limit: int, log_every: int
+    ):
         self.config, self.tokenizer, self.teacher, self.limit = config, tokenizer, teacher, limit
-        self.temperature = 1.0
+        self.log_every, self.temperature = log_every, 1.0
 
     def fault(self, t: Trajectory, row: Mapping) -> str:
         "Say why a reply moves nothing; empty: it does"
@@ -288,7 +290,7 @@ class _SelfDistillation:
         "Read the replies in hindsight; those of the training pass count, these are a record"
         policy: Any = batch.policy
         self.temperature, reads = policy.temperature, self.contexts(batch)
-        recorded, sampled = policy.step % self.config.log_every == 0, self.config.is_sampled
+        recorded, sampled = policy.step % self.log_every == 0, self.config.is_sampled
         tensors = {"hindsight": self.scored(batch, reads)} if sampled or recorded else {}
         if not sampled:
             tensors |= _padded(reads, batch.mask.device)
@@ -360,10 +362,11 @@ def sdpo_method(
     model: Any,  # as it is before training; what a teacher copies
     tokenizer: Any,
     limit: int = 2048,  # longest plain context, in tokens
+    log_every: int = 10,  # steps between two records of what each token gained
 ) -> Method:
     "Make a method that learns from follow-ups"
     teacher = _Teacher(model, config.teacher, config.rate)
-    made = _SelfDistillation(config, tokenizer, teacher, limit)
+    made = _SelfDistillation(config, tokenizer, teacher, limit, log_every)
     method = Method(rollout, made.advantage, memory=teacher, metrics=made.metrics, reads=True)
     if config.is_sampled:
         return method._replace(signal=made.signal)

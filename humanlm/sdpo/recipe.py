@@ -6,7 +6,6 @@
 __all__ = ['TOY', 'METHODS', 'NAMES', 'recipe', 'replies_of', 'measured_replies']
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #exported-imports
-import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -40,7 +39,7 @@ from .preferences import PreferenceConfig
 from .preparation import KINDS
 from .styles import TASTES, find_trait, measures
 from .users import Exchange, UserConfig, make_user, toy_lessons
-from ..training.functions import AssistantModel, ask_row
+from ..training.functions import AssistantModel, TasksConfig, ask_row
 from ..training.memory import StagePlan
 from ..training.recipe import Recipe, Stage, Work
 from ..training.run import planned_steps
@@ -53,29 +52,11 @@ TOY = "toy"
 
 
 @dataclass(frozen=True)
-class _PromptsConfig:
-    "What is asked, or which logs are read"
+class _PromptsConfig(TasksConfig):
+    "What is asked, or which logs are read: made-up requests, prompts, or interactions (offline)"
 
-    train: str = TOY
-    """toy (made-up requests), or a JSONL: prompts, or interactions for the method offline."""
-    held_out: str | None = None
-    """A JSONL of prompts for evaluation. null: a share of `train`."""
-    train_n: int | None = None
-    """Prompts or interactions at most. null: all."""
-    test_n: int = 80
-    """Held-out prompts at most."""
     system: str = ""
     """System message before every prompt that has none. Empty: none."""
-    max_tokens: int = 72
-    """Longest reply, in tokens."""
-
-    def __post_init__(self):
-        least = min(self.train_n or 1, self.test_n, self.max_tokens)
-        require(
-            "prompts",
-            (bool(self.train), "train is empty: give toy or a file"),
-            (least >= 1, "train_n, test_n and max_tokens must be at least 1"),
-        )
 
     def with_system(self, messages: Sequence[Mapping]) -> tuple[dict, ...]:
         "Put the system message before a prompt that has none"
@@ -119,23 +100,23 @@ def _toy_prompts() -> list[list[AskedPrompt]]:
     ]
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #load_work
-def _load_work(s: Settings, user: Any, logged: Sequence[Interaction] | None) -> _SDPOWork:
+def _load_work(
+    s: Settings, user: Any = None, logged: Sequence[Interaction] | None = None
+) -> _SDPOWork:
     "Read prompts, or logs; held-out ones are the same for every seed"
     p, offline, skipped = s.prompts, "offline" in s.run.methods, Counter()
     for path in filter(None, (p.train, p.held_out)):
         require_prepared(path, "followups", KINDS)
-    rows: Any = logged
-    test: Any = []
-    if p.train == TOY:
-        made_up, test = _toy_prompts()
-        rows = rows if offline else made_up
-        require("prompts", (rows is not None, "train: offline learns from logs. Name a file"))
-    elif rows is None:
+    made_up, test = _toy_prompts() if p.train == TOY else (None, [])
+    rows: Any = logged if offline else made_up
+    if rows is None and made_up is None:
         rows = read_interactions(p.train) if offline else read_prompts(p.train)[0]
+    if rows is None:
+        raise ConfigError("prompts.train: offline learns from logs. Name a file.")
     if offline:
         rows, skipped = _usable(rows, empty=s.sdpo.score_empty)
-    if p.train != TOY:
-        rows, test = _split(rows, p)
+    if made_up is None:
+        rows, test = p.split(rows)
     if p.held_out is not None:
         test = read_prompts(p.held_out)[0]
     if not rows or not test:
@@ -157,15 +138,6 @@ def _usable(rows: Sequence[Interaction], *options: Any, **more: Any) -> tuple[li
         problem(i.messages, i.completion.text, i.followup.text, *options, **more) for i in rows
     ]
     return [i for i, reason in zip(rows, faults) if not reason], Counter(filter(None, faults))
-
-
-def _split(rows: list, p: _PromptsConfig) -> tuple[list, list]:
-    "Hold out a fifth by conversation, at most about `test_n`; nothing where there is a file for it"
-    rows = random.Random("prompts").sample(rows, len(rows))
-    keys = dict.fromkeys(row.cluster or row.id for row in rows)
-    held = {*list(keys)[: 0 if p.held_out else max(1, min(p.test_n, len(keys) // 5))]}
-    test = [row for row in rows if (row.cluster or row.id) in held]
-    return [row for row in rows if (row.cluster or row.id) not in held], test
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #phases
 def _phases(s: Settings) -> dict[str, str]:  # stage → taste
@@ -193,8 +165,8 @@ def _prompt_row(messages: Sequence[dict], tokenizer: Any, s: Settings) -> dict:
 def _method(s: Settings, rollout: Any, model: Any, tokenizer: Any) -> Any:
     from humanlm.sdpo.method import sdpo_method
 
-    config = replace(s.sdpo, form=_form_of(s))
-    return sdpo_method(config, rollout, model, tokenizer, s.model.max_prompt_tokens)
+    config, every = replace(s.sdpo, form=_form_of(s)), s.trainer.get("logging_steps", 10)
+    return sdpo_method(config, rollout, model, tokenizer, s.model.max_prompt_tokens, every)
 
 
 def _train_online(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
@@ -203,7 +175,7 @@ def _train_online(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
 
     s, phases = run.settings, _phases(run.settings)
     user = run.work.user or make_user(s.user, run.work.ledgers.get("user"), phases[stage])
-    later = stage != next(iter(phases)) and s.sdpo.teacher_from == "run"
+    later = stage != next(iter(phases)) and s.sdpo.teacher != "phase"
     first = run.load(_start_of(s))[0] if later else model
     rows = [_prompt_row(m, tokenizer, s) for m in run.work.train]
     method = _method(s, online(user), first, tokenizer)
@@ -321,6 +293,7 @@ class _SDPORecipe(Recipe):
         "trainer": {"loss_type": "grpo", "lr_scheduler_type": "constant", "learning_rate": 3e-4},
     }
     methods = ("online",)
+    load: Any = staticmethod(_load_work)
 
     def check(self, s: Settings) -> None:
         for name in s.run.methods:
@@ -340,11 +313,6 @@ class _SDPORecipe(Recipe):
 
     def teaches(self, s: Settings) -> bool:
         return _has_lessons(s)
-
-    def load(
-        self, s: Settings, user: Any = None, logged: Sequence[Interaction] | None = None
-    ) -> _SDPOWork:
-        return _load_work(s, user, logged)
 
     def vocabulary(self, run: Any) -> tuple[list[str], list[str]]:
         "Give what a tiny model's tokenizer learns from"

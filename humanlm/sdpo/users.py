@@ -23,7 +23,7 @@ from ..clients.thoughts import without_thoughts
 from ..core.basics import ConfigError, check_name, near_miss, run_sync, shorten, to_json
 from ..models.settings import ChatConfig, estimate
 from .hindsight import hindsight_messages
-from .styles import ALIASES, STYLES, TASTES, find_trait
+from .styles import ALIASES, STYLES, TASTES, Trait, find_trait
 from ..training.rollouts import sft_row
 from ..worlds.requests import WISHES, all_requests, draw_traits, granted, remark, write_reply
 
@@ -142,27 +142,41 @@ MAX_FOLLOWUP = 2000  # characters of a message that stay
 
 
 class _ChatUser:
-    "A chat model that plays a user with a style"
+    "A chat model that plays a user with a style, or a trained simulator that plays a person"
 
     def __init__(
         self,
-        style: str,  # its name
+        style: str,  # its name; of a person: none
         client: ChatClient,
+        persona: str = "",  # whom a simulator plays: the one who wrote the user's turns
         **settings: Any,  # further fields of `ChatRequest`: temperature, max_tokens
     ):
-        self.style, self.client = find_trait(style), client
-        self.name = f"{client.name} as {self.style.name}"
+        self.client, self.persona = client, persona
+        self.style = Trait("") if persona else find_trait(style)
+        self.name = client.name if persona else f"{client.name} as {self.style.name}"
         self.settings = {"max_tokens": 128, "caller": "user"} | settings
 
     def request(self, exchange: Exchange) -> ChatRequest:
         "Ask for the next message"
-        turns = _turns(exchange.messages, MAX_READ)
-        conversation = "\n\n".join(f"{_SPEAKERS[role]}:\n{quoted(text)}" for role, text in turns)
+        settings: dict[str, Any] = self.settings | {"seed": exchange.seed, "repeat": exchange.seed}
+        if self.persona:
+            heads = {
+                "user": {"role": "assistant"},
+                "assistant": {"role": "user", "name": "Assistant"},
+            }
+            turns = _turns(
+                [*exchange.messages, {"role": "assistant", "content": exchange.reply}], 2 * MAX_READ
+            )
+            messages = tuple(heads[role] | {"content": text} for role, text in turns)
+            return ChatRequest(messages, extra={"persona": self.persona}, **settings)
+        conversation = "\n\n".join(
+            f"{_SPEAKERS[role]}:\n{quoted(text)}"
+            for role, text in _turns(exchange.messages, MAX_READ)
+        )
         reply = quoted(without_middle(exchange.reply, MAX_READ))
         question = fill(STYLE_USER, conversation=conversation, reply=reply)
         system = fill(STYLE_SYSTEM, wants=self.style.wants, dislikes=self.style.dislikes)
-        drawing = {"seed": exchange.seed, "repeat": exchange.seed}
-        return chat(question, system, **self.settings | drawing)
+        return chat(question, system, **settings)
 
     async def says(self, exchange: Exchange) -> Reaction:
         "React to one reply"
@@ -175,33 +189,17 @@ class _ChatUser:
                 raise
             return Reaction(None, shorten(e, 300), user=self.name)
         tokens = reply.usage.tokens_in + reply.usage.tokens_out
-        if reply.finish == "refusal":
-            return Reaction(None, f"{reply.model} refused to answer", tokens, self.name)
         text = without_thoughts(reply.text)[:MAX_FOLLOWUP]
-        if not text and (reply.text.strip() or reply.finish == "length"):
-            return Reaction(None, f"{reply.model} thought and wrote no message", tokens, self.name)
+        thought = not text and (reply.text.strip() or reply.finish == "length")
+        if thought or reply.finish == "refusal":
+            why = "thought and wrote no message" if thought else "refused to answer"
+            return Reaction(None, f"{reply.model} {why}", tokens, self.name)
         return Reaction(text, "", tokens, self.name)
 
     async def __call__(self, exchanges: Sequence[Exchange]) -> list[Reaction]:
         "React to replies, in their order"
         width = 2 * getattr(self.client, "limits", Limits()).concurrency
         return await in_turn(self.says, exchanges, width)
-
-
-class _PersonUser(_ChatUser):
-    "A trained simulator that plays a person, who said the user's turns"
-
-    def __init__(self, persona: str, client: ChatClient, **settings: Any):
-        self.persona, self.client, self.name = persona, client, client.name
-        self.settings = {"max_tokens": 128, "caller": "user"} | settings
-
-    def request(self, exchange: Exchange) -> ChatRequest:
-        "Ask for the person's next message"
-        roles = {"user": {"role": "assistant"}, "assistant": {"role": "user", "name": "Assistant"}}
-        messages = [*exchange.messages, {"role": "assistant", "content": exchange.reply}]
-        turns = tuple(roles[r] | {"content": text} for r, text in _turns(messages, 2 * MAX_READ))
-        drawing: dict[str, Any] = {"seed": exchange.seed, "repeat": exchange.seed}
-        return ChatRequest(turns, extra={"persona": self.persona}, **self.settings | drawing)
 
 # %% ../../nbs/sdpo/04_users.ipynb #UserConfig
 @dataclass(frozen=True)
@@ -211,18 +209,13 @@ class UserConfig(ChatConfig):
     model: str = "rule/casual"
     """rule/TASTE (casual, short, …), rule/thanks, rule/unrelated or rule/empty (controls), a chat
     model that plays a style (anthropic/NAME, vllm/NAME, …), or simulator/RUN for a person."""
-    style: str = field(default="", kw_only=True)
-    "What a chat model plays: one of the 31 styles."
     persona: str = field(default="", kw_only=True)
     "Whom simulator/RUN plays, in words."
     tastes: list[str] = field(default_factory=list, kw_only=True)
-    "Tastes or styles after each other."
+    """What the user wants: tastes of a rule, or some of the 31 styles of a chat model, one after
+    the other. Empty: the taste in the name of the rule."""
     steps_each: int = field(default=0, kw_only=True)
     "Updates that each of several tastes lasts, trainer.max_steps at most."
-    temperature: float | None = field(default=0.7, kw_only=True)
-    "Of a chat model; null: the provider's default."
-    max_tokens: int = field(default=128, kw_only=True)
-    "Longest message of a chat model."
 
     group: ClassVar[str] = "user"  # of settings, for messages
     rules: ClassVar[tuple[str, ...]] = ("rule",)
@@ -231,7 +224,7 @@ class UserConfig(ChatConfig):
     def sequence(self) -> list[str]:
         "Tastes in the order of training"
         named = self.is_rule(self.model) or self.persona
-        return self.tastes or [self.model.partition("/")[2] if named else self.style]
+        return self.tastes or [self.model.partition("/")[2] if named else ""]
 
     def model_checks(self):
         "Check that everybody who is named exists"
@@ -277,9 +270,10 @@ def make_user(
     taste = taste or config.sequence[0]
     if config.is_rule(config.model):
         return _RuleUser(taste)
-    return (_PersonUser if config.persona else _ChatUser)(
-        config.persona or taste,
+    return _ChatUser(
+        taste,
         client or config.client(config.model, ledger),
+        config.persona,
         max_tokens=config.max_tokens,
         temperature=config.temperature,
     )

@@ -52,7 +52,7 @@ class _HostConfig(ServiceConfig):
     port: int = 8003
     """Port to listen on. 0: any free one."""
     out: str = "classmates.json"
-    """File that says where they answer, as long as they do, for classmate.mapping. Empty: none."""
+    """File that says where they answer, as long as they do, for classmate.models. Empty: none."""
     dtype: str = "float32"
     """Number format of the weights."""
 

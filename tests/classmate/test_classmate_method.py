@@ -62,7 +62,7 @@ async def scored(rows, policy):
             policy.prompt_ids(r),
             [5 + j for j in range(n)],
             [True] * n,
-            rewards={"answer": m, "classmate": c, "greedy answer": 5.0, "greedy classmate": 5.0},
+            rewards={"answer": m, "classmate": c},
             signals={"shown": [float(0 < j < 3) for j in range(n)]},
         )
         for i, (r, g, n, m, c) in enumerate(
@@ -80,7 +80,6 @@ async def scored(rows, policy):
             [1.2247, 1.2610, 1.2610, 1.2247, 1.2247, 1.2247],
             [0, -0.5223, -0.5223, 0],
         ),
-        ({"estimator": "remax"}, [3, 5, 5, 3, 3, 3], [1, -1, -1, 1]),
         (
             {"estimator": "grpo_w_classmate"},
             [1.2247, 1.0954, 1.0954, 1.2247, 1.2247, 1.2247],
@@ -167,7 +166,9 @@ def test_what_is_earned_without_reasoning_is_asked_once_for_each_prompt_and_take
 
 def test_shuffled_classmates_read_about_another_question(made):
     client = ScriptedClient(last_word, "scripted/last")
-    method = classmate_method(ClassmateConfig(shuffle=True), [Classmate(client)], made.tokenizer)
+    method = classmate_method(
+        ClassmateConfig(reward_type="shuffled"), [Classmate(client)], made.tokenizer
+    )
     done, _ = run_sync(method.rollout(rows_of(), Script(made.tokenizer)))
     assert len(done) == 8 and len(client.requests) == 4
 
@@ -185,9 +186,9 @@ def scored_by(config, **judges):
 
 
 def test_a_behaviour_is_paid_on_top_of_what_an_answer_is_worth():
-    assert scored_by(AnswerRewardConfig(exploit="bold_formatting", exploit_weight=0.5)) == [
+    assert scored_by(AnswerRewardConfig(exploit="bold_formatting", gold_weight=0.5)) == [
         1.5,
-        1.0,
+        2.0,
     ], "the second answer ends with 5"
     assert scored_by(
         AnswerRewardConfig("scripted/judge", exploit="sycophancy", gold_weight=2.0, gold_most=0.5),

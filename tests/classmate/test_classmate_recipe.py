@@ -9,10 +9,10 @@ import pytest
 
 from humanlm.classmate.classmates import ClassmateConfig
 from humanlm.classmate.method import ReasoningRollout, ResponseReader
-from humanlm.classmate.recipe import _foretold, _task_row
+from humanlm.classmate.recipe import _monitored, _task_row
 from humanlm.classmate.tasks import (
     TASK_KINDS,
-    read_tasks,
+    _read_tasks,
 )
 from humanlm.clients.client import ScriptedClient
 from humanlm.core.basics import ConfigError, DataError, run_sync
@@ -104,7 +104,7 @@ def written(path, rows):
 )
 def test_rows_that_are_no_tasks_are_named(tmp_path, bad):
     with pytest.raises(DataError, match="(line|row) 2"):
-        read_tasks(written(tmp_path / "a.jsonl", [row("fine?"), bad]))
+        _read_tasks(written(tmp_path / "a.jsonl", [row("fine?"), bad]))
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_public_rows_go_through_preparation_rollouts_rewards_and_evaluation(tmp_
         )
         == 0
     )
-    parts = [read_tasks(tmp_path / "tasks" / f"{part}.jsonl") for part in ("train", "test")]
+    parts = [_read_tasks(tmp_path / "tasks" / f"{part}.jsonl") for part in ("train", "test")]
     assert all(len(part) > 20 for part in parts) and not {t.question for t in parts[0]} & {
         t.question for t in parts[1]
     }
@@ -253,16 +253,16 @@ def test_monitors_foretell_what_the_judge_will_say(tmp_path):
         "<think>",
         "<think></think>4",
     ]
-    tasks = run.work.tasks["test"]
+    rows = [_task_row(task, s) for task in run.work.tasks["test"]]
     found = run_sync(
         scorer.scored(
-            [_task_row(task, s) for task in tasks],
+            rows,
             [tokenizer.encode(text, add_special_tokens=False) for text in texts],
             None,
         )
     )
     object.__setattr__(s.judge, "client", lambda name, ledger: client)
-    told = run_sync(_foretold(run, found, tasks, scorer.score))
+    told = run_sync(_monitored(run, found, rows, scorer.score))
     assert (
         told["rating"] == [3.0, 0.0, 0.0, 0.0]
         and told["monitor error"][:2] == [0.0, 3.0]

@@ -10,7 +10,7 @@ from humanlm.classmate.classmates import (
     ask_classmates,
     shuffled,
 )
-from humanlm.classmate.rewards import answer_scores, pooled_rewards
+from humanlm.classmate.method import answer_scores, pooled_rewards
 from humanlm.classmate.verifiers import VERIFIERS
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.limits import Limits

@@ -7,8 +7,6 @@ import shutil
 import socket
 import threading
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -16,23 +14,16 @@ import pytest
 from humanlm.classmate import cell
 from humanlm.classmate.programs import (
     MAX_CLAIMS,
-    REFUSED,
     Sandbox,
-    SandboxClient,
     SandboxError,
     _answered,
     _keeper_command,
-    _ProgramScore,
     _read_test,
     _same_output,
 )
-from humanlm.classmate.service import _make_sandbox_app, sandbox_command
-from humanlm.classmate.verifiers import _code_verifier, _find_program
+from humanlm.classmate.verifiers import _find_program, _verify_code
 from humanlm.core.basics import ConfigError, DataError
-from humanlm.core.commands import main
-from humanlm.core.web import serving_app
 
-PUBLISHED = {*REFUSED}
 SECRET = "correct-horse-of-the-server"
 MORE = "def more(n): return n + 1"
 CLASSIC = ["assert more(1) == 2", "assert more(1) == 3", "while True: more(1)"]
@@ -41,14 +32,12 @@ CLASSIC = ["assert more(1) == 2", "assert more(1) == 3", "while True: more(1)"]
 @pytest.fixture(scope="module")
 def box():
     os.environ["SANDBOX_TEST_SECRET"] = SECRET
-    REFUSED.clear()  # what is not refused has to be contained
     try:
         made = Sandbox()
     except ConfigError as e:
         pytest.skip(f"no unprivileged namespaces: {e}"[:200])
     with made:
         yield made
-    REFUSED.update(PUBLISHED)
     del os.environ["SANDBOX_TEST_SECRET"]
 
 
@@ -65,22 +54,14 @@ def said(box, program, seconds=3.0):
 def test_a_right_a_wrong_and_an_endless_test(box):
     begin = time.perf_counter()
     found = box.score(MORE, CLASSIC)
-    assert (
-        found.results == [1, 0, 0] and 0 <= found.runtimes[0] < 1 and found.runtimes[1:] == [-1, -1]
-    )
+    assert found == [1, 0, 0]
     assert time.perf_counter() - begin < 4
 
 
-def test_the_service_with_its_settings_gives_the_published_answers(box, monkeypatch):
-    monkeypatch.setattr("humanlm.classmate.programs.REFUSED", PUBLISHED)
-    with Sandbox() as plain:
-        assert plain.score("import os\n" + MORE, CLASSIC[:1]) == ([0], [-1.0])
-        assert plain.score("import sys\nsys.exit(0)\n" + MORE, CLASSIC[:1]).results == [0]
-        found = plain.score(
-            "print(2 * int(input()))",
-            [{"input": "4\n", "output": "8\n"}, {"input": "4\n", "output": "9"}],
-        )
-        assert found.results == [1, 0] and min(found.runtimes) >= 0
+def test_exits_and_printed_output_give_the_published_answers(box):
+    assert box.score("import sys\nsys.exit(0)\n" + MORE, CLASSIC[:1]) == [0]
+    doubled = [{"input": "4\n", "output": "8\n"}, {"input": "4\n", "output": "9"}]
+    assert box.score("print(2 * int(input()))", doubled) == [1, 0]
 
 
 # ---------------------------------------------------------------- the red team: resources
@@ -94,7 +75,7 @@ def test_a_fork_bomb_ends_with_its_program(box):
         ).code
         is None
     )
-    assert time.perf_counter() - begin < 8 and box.score(MORE, CLASSIC[:1]).results == [1]
+    assert time.perf_counter() - begin < 8 and box.score(MORE, CLASSIC[:1]) == [1]
     assert (
         said(
             box,
@@ -267,7 +248,7 @@ def test_signals_reach_nobody_else(box):
         run.output == "0\n"
         and box.keeper._process.poll() is None
         and box.keeper._process.pid == keeper
-        and box.score(MORE, CLASSIC[:1]).results == [1]
+        and box.score(MORE, CLASSIC[:1]) == [1]
     )
 
 
@@ -377,7 +358,7 @@ CHEATS = {
 def test_who_is_not_right_does_not_pass(box, name):
     assert box.score(
         CHEATS[name], ["assert more(1) == 2", "def check(f):\n    assert f(1) == 2\ncheck(more)"]
-    ).results == [0, 0]
+    ) == [0, 0]
 
 
 def test_a_distance_from_a_literal_is_measured_outside(box):
@@ -387,13 +368,13 @@ def test_a_distance_from_a_literal_is_measured_outside(box):
     )
     assert box.score(
         cheat, ["assert abs(more(1) - 2) < 1e-6", "assert abs(2 - more(1)) <= 1e-6"]
-    ).results == [0, 0]
+    ) == [0, 0]
 
 
 def test_patched_builtins_are_put_back_where_a_test_compares_by_itself(box):
     cheat = "import builtins\nbuiltins.abs = lambda x: 0\ndef more(n): return 0"
     test = "import math\nfor n in (1, 2): assert abs(more(n) - n - 1) < .5"
-    assert box.score(cheat, [test]).results == [0] and box.score(MORE, [test]).results == [1]
+    assert box.score(cheat, [test]) == [0] and box.score(MORE, [test]) == [1]
 
 
 def test_what_is_expected_never_enters_the_process(box):
@@ -405,7 +386,7 @@ def test_what_is_expected_never_enters_the_process(box):
     assert box.score(
         search,
         ["assert more(4) is False", "assert more(4) == 4242", "x = 4242\nassert more(4) is True"],
-    ).results == [1, 0, 1]
+    ) == [1, 0, 1]
     assert "4242" not in _read_test("assert more(1) == 4242", "w")[0]
 
 
@@ -453,18 +434,13 @@ def test_hostile_texts_take_linear_time():
     assert time.process_time() - begin < 5
 
 
-# ---------------------------------------------------------------- without containment, and the
-# service
+# ---------------------------------------------------------------- without containment
 
 
-def test_without_a_tool_nothing_runs(monkeypatch, capsys):
+def test_without_a_tool_nothing_runs(monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(ConfigError, match="none is run"):
         Sandbox()
-    assert (
-        main(["serve", "sandbox", "--sandbox.port=0"]) == 2
-        and "none is run" in capsys.readouterr().err
-    )
 
 
 def test_where_namespaces_are_refused_nothing_runs(monkeypatch, tmp_path):
@@ -480,77 +456,6 @@ def test_where_namespaces_are_refused_nothing_runs(monkeypatch, tmp_path):
         _keeper_command()
 
 
-def test_the_key_is_required_elsewhere(monkeypatch):
-    monkeypatch.delenv("HUMANLM_SANDBOX_KEY", raising=False)
-    for host in ("0.0.0.0", "::", "192.0.2.1"):
-        with pytest.raises(ConfigError, match="HUMANLM_SANDBOX_KEY"):
-            sandbox_command([f"--sandbox.host={host}"])
-    monkeypatch.setenv("HUMANLM_SANDBOX_KEY", "k")
-    assert sandbox_command(["--sandbox.host=0.0.0.0", "--dry-run"]) == 0
-
-
-class Scripted:
-    "A sandbox that answers what it is told"
-
-    def score(self, program, tests, seconds=None):
-        if program == "fail":
-            raise SandboxError("it is down")
-        return _ProgramScore([1] * len(tests), [seconds] * len(tests))
-
-
-def post(url, body, **headers):
-    body = body if isinstance(body, bytes) else json.dumps(body).encode()
-    try:
-        with urllib.request.urlopen(
-            urllib.request.Request(url, body, {"Content-Type": "application/json"} | headers),
-            timeout=20,
-        ) as answer:
-            return answer.status, json.loads(answer.read())
-    except urllib.error.HTTPError as e:
-        return e.code, e.read().decode()
-
-
-def test_names_of_others_and_wrong_keys_are_sent_away():
-    with serving_app(_make_sandbox_app(Scripted())) as url:
-        assert json.loads(urllib.request.urlopen(f"{url}/health").read()) == {"status": "healthy"}
-        assert (
-            post(f"{url}/test_program", {"program": "", "tests": ["x"]}, Host="evil.example")[0]
-            == 403
-        )
-    with serving_app(_make_sandbox_app(Scripted(), "the key é")) as url:
-        asked = {"program": "", "tests": ["x"]}
-        assert (
-            post(f"{url}/test_program", asked)[0]
-            == 401
-            == post(f"{url}/test_program", asked, Authorization="Bearer the ke")[0]
-        )
-    with serving_app(_make_sandbox_app(Scripted(), "k")) as url:
-        assert post(f"{url}/test_program", asked, Authorization="Bearer k")[
-            0
-        ] == 200 and SandboxClient(url, "k").score("", ["x"], 2.0) == ([1], [2.0])
-        with pytest.raises(SandboxError, match="401"):
-            SandboxClient(url).score("", ["x"])
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        b"{}",
-        b"[]",
-        b"no",
-        b'{"results": [1], "runtimes": [0]}',
-        b'{"results": ["x", 1], "runtimes": [0, 0]}',
-        b'{"results": [1, 0], "runtimes": null}',
-    ],
-)
-def test_a_service_that_answers_nonsense_is_a_failure_and_no_score(monkeypatch, answer):
-    import io
-
-    monkeypatch.setattr("urllib.request.OpenerDirector.open", lambda *a, **k: io.BytesIO(answer))
-    with pytest.raises(SandboxError):
-        SandboxClient("http://127.0.0.1:1").score("", ["x", "y"])
-
-
 def test_a_keeper_that_dies_is_an_error_then_a_new_one(box):
     with Sandbox() as own:
         job = threading.Timer(0.3, own.keeper._process.kill)
@@ -558,7 +463,7 @@ def test_a_keeper_that_dies_is_an_error_then_a_new_one(box):
         with pytest.raises(SandboxError):
             own.score("", ["while True: pass"], 5)
         own.keeper._process.wait()
-        assert own.score(MORE, CLASSIC[:1]).results == [1]
+        assert own.score(MORE, CLASSIC[:1]) == [1]
 
 
 # ---------------------------------------------------------------- the reward
@@ -569,21 +474,12 @@ def test_the_reward_is_the_share_of_tests_and_nan_where_nothing_is_known(box):
         f"First:\n```\nbad(\n```\nBetter:\n```python\n{MORE}\n```\nDone.",
         json.dumps(["assert more(1) == 2", "assert more(2) == 3", "assert more(1) == 1"]),
     )
-    assert _code_verifier(box)(answer, gold).value == pytest.approx(2 / 3)
-    assert _code_verifier(box)("no program", gold) == (0.0, "", "")
-    assert (
-        _code_verifier(box)(
-            "```\nprint(int(input()) * 2)\n```", json.dumps([{"input": "2", "output": "4"}])
-        ).value
-        == 1
-    )
-    for verify, broken in (
-        (_code_verifier(Scripted()), "[]"),
-        (_code_verifier(Scripted()), "no"),
-        (_code_verifier(box), '["assert ("]'),
-        (_code_verifier(SandboxClient("http://127.0.0.1:9")), gold),
-    ):
-        verdict = verify(answer, broken)
+    assert _verify_code(answer, gold, box).value == pytest.approx(2 / 3)
+    assert _verify_code("no program", gold, box).value == 0
+    reads = "```\nprint(int(input()) * 2)\n```"
+    assert _verify_code(reads, json.dumps([{"input": "2", "output": "4"}]), box).value == 1
+    for broken in ("[]", "no", '["assert ("]'):
+        verdict = _verify_code(answer, broken, box)
         assert math.isnan(verdict.value) and verdict.why
 
 

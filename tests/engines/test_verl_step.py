@@ -272,7 +272,7 @@ def test_a_signal_led_for_verl_is_that_of_the_trainers_pass_where_log_probabilit
 
 
 def test_rewards_for_a_critic_stay_where_they_fall_due_and_rows_without_do_not_count():
-    from humanlm.classmate.rewards import token_rewards
+    from humanlm.classmate.method import token_rewards
 
     def due(batch: Batch):
         shown = batch.mask & (

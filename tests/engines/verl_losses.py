@@ -249,7 +249,7 @@ def test_the_kl_term_differs_where_trl_weighs_it(model, rows, tmp_path):
 def test_verls_critic_makes_the_worked_advantages_of_rewards_where_they_fall_due():
     from verl.trainer.ppo.core_algos import compute_gae_advantage_return
 
-    from humanlm.classmate.rewards import token_rewards
+    from humanlm.classmate.method import token_rewards
 
     main, ends = torch.tensor([8, 4, 6, 6, 2, 2, 5, 3.0]), torch.tensor([6, 5, 4, 6, 3, 6, 6, 5])
     mask = torch.arange(6) < ends[:, None]

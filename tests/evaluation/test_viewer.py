@@ -28,14 +28,13 @@ MINI = Path(__file__).resolve().parents[2] / "nbs" / "recordings" / "humanlm-min
 SMALL = {
     "model": {"hidden": 32, "heads": 2, "kv_heads": 2, "mlp": 64, "vocab": 420},
     "rollout": {"num_prompts": 2},
-    "trainer": {"max_steps": 2},
+    "trainer": {"max_steps": 2, "logging_steps": 1},
 }
 RECIPES = {
     "sdpo": {
         "sft": {"lesson_steps": 3, "batch": 4},
         "prompts": {"test_n": 2, "max_tokens": 16},
         "user": {"tastes": ["casual"], "steps_each": 2},
-        "sdpo": {"log_every": 1},
     },
     "gyms": {
         "gyms": {

@@ -36,7 +36,6 @@ TENSORS = {
     "alignment.grpo",
     "sdpo.method",
     "classmate.method",
-    "classmate.rewards",
     "engines.estimators",
     "engines.cpu",
 }

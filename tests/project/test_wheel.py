@@ -70,7 +70,6 @@ LINES = {
     "data lessons": ("", 0, "lessons.json"),
     "data questions": ("gsm8k --prepare.source sums.jsonl", 0, ""),
     "serve classmates": ("model", 2, SERVE),
-    "serve sandbox": ("--dry-run", 0, "programs"),
     "judges audit": ("--judge.model rule", 0, "unsaid"),
     "levels": ("", 0, "stance"),
     "push": ("model", 2, TRAIN),

@@ -52,7 +52,7 @@ def test_the_message_after_an_answer_teaches_and_not_the_one_before(chat, new_ch
         (a, b, "live") for a, b in itertools.pairwise(SAID[:3])
     ]
     assert [r.completion.text for r in rows] == [
-        m["content"] for m in chat.messages if m["role"] == "assistant"
+        m["content"] for m in chat.pending.messages if m["role"] == "assistant"
     ][:2]
 
     def after(followup):

@@ -29,8 +29,8 @@ SMALL = {
     "prompts": {"test_n": 6, "max_tokens": 16},
     "rollout": {"num_prompts": 4},
     "user": {"tastes": ["casual", "short"], "steps_each": 4},
-    "sdpo": {"log_every": 1, "teacher": "ema"},
-    "trainer": {"save_steps": 2},
+    "sdpo": {"teacher": "ema"},
+    "trainer": {"save_steps": 2, "logging_steps": 1},
 }
 
 
@@ -171,7 +171,7 @@ def test_logs_are_learned_from_and_what_cannot_be_used_is_counted(tmp_path):
             prompts={"train": str(file), "max_tokens": 16},
             user={"model": "rule/short", "tastes": [], "steps_each": 0},
             sdpo={"form": "topk", "topk": 5, "teacher": "frozen"},
-            trainer={"max_steps": 3},
+            trainer={"max_steps": 3, "logging_steps": 1},
         )
     )
     assert json.loads((run / "run.json").read_text())["skipped"] == {
@@ -209,7 +209,7 @@ def test_a_user_who_fails_in_the_middle_of_a_step_moves_nothing_and_is_counted(t
             tmp_path,
             user={"tastes": [], "steps_each": 0},
             preference={"tastes": ["short"]},
-            trainer={"max_steps": 2},
+            trainer={"max_steps": 2, "logging_steps": 1},
         ),
         user=Failing(),
     )

@@ -148,7 +148,7 @@ def test_a_server_is_asked_concurrently_and_what_fails_is_nan():
     with serving(latency=0.02, says="Shorter, please.", faults={"500": 0.3}) as server:
         config = UserConfig(
             "vllm/tiny",
-            style="concise_casual_expert",
+            tastes=["concise_casual_expert"],
             base_url=server.url,
             attempts=1,
             concurrency=8,

@@ -17,8 +17,7 @@ from humanlm.classmate.classmates import (
     ask_classmates,
     read_mapping,
 )
-from humanlm.classmate.method import make_classmates
-from humanlm.classmate.rewards import answer_scores, pooled_rewards
+from humanlm.classmate.method import answer_scores, make_classmates, pooled_rewards
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.protocol import LLMError
 from humanlm.core.basics import run_sync
@@ -121,11 +120,9 @@ def hosted(folders, tmp_path_factory):
 
 
 def classmates(models, mapping, **settings):
-    return make_classmates(
-        ClassmateConfig(models, mapping=str(mapping), max_tokens=12, **settings),
-        None,
-        None,
-    )
+    places = [str(mapping)] if mapping else models
+    mates = make_classmates(ClassmateConfig(places, max_tokens=12, **settings), None, None)
+    return [mate for mate in mates if mate.name in models]
 
 
 @contextmanager
