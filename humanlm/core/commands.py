@@ -91,7 +91,7 @@ COMMANDS = {
         "humanlm.parsers:data_main", "training sets of stories and contexts, for parsers"
     ),
     "data lessons": Command(
-        "humanlm.serving.gym_lessons:lessons_command", "episodes of experts, for a cold start"
+        "humanlm.serving.gym_evaluation:lessons_command", "episodes of experts, for a cold start"
     ),
     "talk": Command(
         "humanlm.talk:main",

@@ -14,7 +14,7 @@ from zlib import crc32
 
 from msgspec import Meta
 
-from .function import published_row, read_task
+from .function import fixture, published_row, read_task
 from humanlm.gyms.protocol import (
     TEXT,
     Environment,
@@ -28,7 +28,6 @@ from humanlm.gyms.protocol import (
     make_tasks,
     spoken,
 )
-from .shop import fixture
 from .telepathy import content_stems
 
 # %% ../../nbs/gyms/55_intention.ipynb #IntentionTask
@@ -117,7 +116,7 @@ class _IntentionEnvironment(Environment):
             "Reply in one or two sentences with these wishes. Without any, say kindly that this "
             "does not matter to you, or that the question is too wide. Add no wishes, "
             "and do not do the work yourself.",
-            answer_form(response=TEXT),
+            answer_form(reply=TEXT),
         ),
     }
 
@@ -137,7 +136,7 @@ class _IntentionEnvironment(Environment):
             "I have nothing to say about that; please ask for something that you need to know."
         )
         message = " ".join(f"{wish['detail']}: {wish['wish']}." for wish in wishes)
-        return {"response": message or nothing}
+        return {"reply": message or nothing}
 
     async def on_action(self, content):
         history = as_dialogue(self.turns[-3:])
@@ -155,7 +154,7 @@ class _IntentionEnvironment(Environment):
         answer = await self.ask("coverage", **payload, details=details)
         covered = [index for index in dict.fromkeys(answer["covered"]) if index in self.left]
         wishes = [self.task.wish(index, self.seed) for index in covered]
-        reply = spoken(await self.ask("requester", **payload, wishes=wishes), "response")
+        reply = spoken(await self.ask("requester", **payload, wishes=wishes))
         self.left = [index for index in self.left if index not in covered]
         paid = _covered_pay([self.task.details[index].importance for index in covered])
         return Feedback(reply, paid, not self.left, {"details": paid})

@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import combinations
 from zlib import crc32
 
-from .function import published_row, read_task
+from .function import fixture, published_row, read_task
 from humanlm.gyms.protocol import (
     TEXT,
     Environment,
@@ -27,7 +27,6 @@ from humanlm.gyms.protocol import (
     as_dialogue,
     spoken,
 )
-from .shop import fixture
 
 # %% ../../nbs/gyms/56_persuade.ipynb #PersuadeTask
 STEPS = (

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from typing import Any
 from weakref import WeakKeyDictionary
+from zlib import crc32
 
 from ..clients.ledger import Ledger
 from ..clients.names import in_plan
@@ -48,9 +49,8 @@ from humanlm.gyms.protocol import (
     find_gym,
     gym_names,
     play_through,
-    split_tasks,
 )
-from .rows import GymRows, read_gym_rows, read_lessons
+from .rows import GymRows, RowsConfig, read_gym_rows, read_lessons
 from .users import GymJudgeConfig, GymUserConfig, player_name
 from ..hierarchy.prompts import parts_text
 from humanlm.training.dialogues import (
@@ -74,15 +74,13 @@ from ..training.stages import learn, lessons, step_plan
 
 # %% ../../nbs/gyms/51_recipe.ipynb #GymsConfig
 @dataclass(frozen=True)
-class _GymsConfig:
+class _GymsConfig(RowsConfig, GymConfig):
     "Which gyms are trained on and measured, and how they are played"
 
     train: list[str] = field(default_factory=lambda: ["function"])
     """Gyms that are trained on."""
     held_out: list[str] = field(default_factory=list)
     """Gyms that are measured and never trained on."""
-    rows: list[str] | str = ""
-    """Published rows, .parquet or .jsonl: a file, a folder, or several. Empty: made-up tasks."""
     lessons: str = ""
     """Dialogues of the cold start: merged_gym_sft.json, or what `data lessons` wrote. Empty: those
     of experts and chance."""
@@ -92,19 +90,15 @@ class _GymsConfig:
     """Tasks of each gym for training, at most."""
     test_n: int = 40
     """Tasks of each gym for the evaluation, at most; training never sees them."""
-    max_turns: int = 8
-    """Calls in an episode."""
     turn_tokens: int = 32
     """Longest message of the policy, in tokens."""
     max_tokens: int = 400
     """Longest dialogue, in tokens: what the policy and the user say after the opening."""
     system: bool = True
     """Tell the policy in a system message where it is. A tiny model learns faster without."""
-    compat: str = ""
-    """userrl-training: with the quirks, and rewards of travel, of the published training."""
 
     def __post_init__(self):
-        GymConfig(self.max_turns, self.compat)
+        super().__post_init__()
         counts = ("tasks", "test_n", "turn_tokens", "max_tokens")
         require(
             "gyms",
@@ -156,9 +150,11 @@ class _GymWork(Work):
 
     def play(self, gym: Gym, task: GymTask, seed: int = 0) -> Environment:
         "Begin an episode as the settings say"
-        s = self.settings.gyms
-        config = gym.configured(s.max_turns, s.compat)
-        return gym.play(task, config, self.user, self.judge, seed)
+        return gym.play(task, self.settings.gyms, self.user, self.judge, seed)
+
+    @property
+    def max_turns(self) -> int:
+        return max(gym.configured(self.settings.gyms).max_turns for gym in self.gyms.values())
 
     def messages(self, gym: Gym, env: Environment) -> list[dict]:
         "Return what the policy has read so far"
@@ -179,18 +175,29 @@ class _GymWork(Work):
         ]
 
 
+def _split_tasks(tasks: Sequence[Any]) -> tuple[list, list]:  # training; held out, a tenth at least
+    "Split tasks so that no component is on both sides; those that have some of each are in neither"
+    held, out = frozenset(), []
+    for task in sorted(tasks, key=lambda task: (crc32(task.id.encode()), task.id)):
+        if len(out) >= max(1, 0.1 * len(tasks)):
+            break
+        held |= task.components
+        out = [one for one in tasks if one.components <= held]
+    return [task for task in tasks if held.isdisjoint(task.components)], out
+
+
 def _row_parts(s: Settings, gyms: Mapping[str, Gym], rows: GymRows) -> dict:  # part → gym → tasks
     "Share rows: those of the split test are held out, or a tenth where there are none"
     parts: dict[str, dict] = {part: {} for part in PARTS}
     for name, gym in gyms.items():
-        tasks, splits = rows.tasks.get(gym.name, []), rows.splits.get(gym.name, {})
-        test = [task for task in tasks if splits[task.id] == "test"]
-        others = [task for task in tasks if splits[task.id] != "test"]
+        tasks, test, others = rows.tasks.get(gym.name, []), [], []
+        for task in tasks:
+            (test if (gym.name, task.id) in rows.held_out else others).append(task)
         if not (others or (test and name in s.gyms.held_out)):
             raise DataError(f"No row of {s.gyms.rows} is of {name}. Add its rows to --gyms.rows.")
         if name in s.gyms.train:
             if not test:
-                others, test = split_tasks(others)
+                others, test = _split_tasks(others)
             parts["train"][name] = others[: s.gyms.tasks]
         parts["test"][name] = (test or others)[: s.gyms.test_n]
     return parts
@@ -209,23 +216,6 @@ def _gym_tasks(
     train = {name: gyms[name].tasks(s.gyms.tasks, PARTS["train"]) for name in trained}
     test = {name: gym.tasks(s.gyms.test_n, PARTS["test"]) for name, gym in gyms.items()}
     return gyms, {"train": train, "test": test}, None
-
-
-def _load_gyms(s: Settings, user: Any = None, judge: Any = None) -> _GymWork:
-    "Find gyms, make their tasks, reach user and judge"
-    ledgers = {"user": Ledger(budget=s.user.budget), "judge": Ledger(budget=s.judge.budget)}
-    gyms, tasks, _ = _gym_tasks(s)
-    user, judge = user or s.user.player(ledgers["user"]), judge or s.judge.player(ledgers["judge"])
-    players = {"user": player_name(user), "judge": player_name(judge)}
-    openings = [
-        [task.id, task.opening]
-        for part in tasks.values()
-        for some in part.values()
-        for task in some
-    ]
-    return _GymWork(
-        fingerprint(openings), ledgers, {"players": players}, s, gyms, tasks, user, judge
-    )
 
 # %% ../../nbs/gyms/51_recipe.ipynb #GymUsers
 class _GymUsers:
@@ -300,7 +290,7 @@ def _train_gyms(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
     "Let the policy play in groups, and share what was earned among its turns"
     s = run.settings
     method = Method(
-        multi_turn(_GymUsers(run.work), s.gyms.max_turns),
+        multi_turn(_GymUsers(run.work), run.work.max_turns),
         turn_advantage(s.credit),
         TurnReward(s.credit.score),
         memory=GymMonitor(),
@@ -321,7 +311,7 @@ _TOGETHER = 64  # dialogues that are played at once
 def _model_episodes(work: _GymWork, policy: ModelPolicy) -> list[EpisodeRecord]:
     "Let a policy play the held-out tasks"
     s, users, rows = work.settings, _GymUsers(work), work.rows("test")
-    play = multi_turn(users, s.gyms.max_turns, s.rollout.eval_sampling(s.run.seed))
+    play = multi_turn(users, work.max_turns, s.rollout.eval_sampling(s.run.seed))
     for i in range(0, len(rows), _TOGETHER):
         some = rows[i : i + _TOGETHER]
         for row, t in zip(some, run_sync(play(some, policy))):
@@ -338,15 +328,15 @@ def _reference_episodes(work: _GymWork, player: str) -> list[EpisodeRecord]:
     s, episodes = work.settings, []
     for name, tasks in work.tasks["test"].items():
         gym = work.gyms[name]
-        config = gym.configured(s.gyms.max_turns, s.gyms.compat)
-        play = play_tasks(gym, tasks, player_of(player, gym), config=config, seed=s.run.seed)
+        play = play_tasks(gym, tasks, player_of(player, gym), config=s.gyms, seed=s.run.seed)
         episodes += run_sync(play)
     return episodes
 
 # %% ../../nbs/gyms/51_recipe.ipynb #stage_plans
 def _plan_lines(s: Settings) -> list[str]:
     "Return what a run does"
-    _, parts, rows = _gym_tasks(s)
+    gyms, parts, rows = _gym_tasks(s)
+    turns = max(gym.configured(s.gyms).max_turns for gym in gyms.values())
     tasks = sum(map(len, parts["train"].values()))
     held = ", ".join(f"{len(test):,} of {name}" for name, test in parts["test"].items())
     published = ", the published Sum" if s.credit.score == "mean" else ""
@@ -355,7 +345,7 @@ def _plan_lines(s: Settings) -> list[str]:
         "tasks": f"{tasks:,} for training in {', '.join(s.gyms.train)}; held out: {held}",
         "user": f"{in_plan(*s.user.named())}; judge {in_plan(*s.judge.named())}",
         "credit": f"{s.credit.credit} by {s.credit.score}{published}, gamma {s.credit.gamma}; "
-        f"at most {s.gyms.max_turns} turns of {s.gyms.turn_tokens} tokens",
+        f"at most {turns} turns of {s.gyms.turn_tokens} tokens",
     }
     if s.gyms.lessons:
         count = sum(1 for _ in read_lessons(s.gyms.lessons))
@@ -424,8 +414,16 @@ class _GymRecipe(Recipe):
         for config in (s.user, s.judge):
             config.require_price(config.named()[0])
 
-    def load(self, s: Settings, **given: Any) -> _GymWork:
-        return _load_gyms(s, **given)
+    def load(self, s: Settings, user: Any = None, judge: Any = None) -> _GymWork:
+        "Find gyms, make their tasks, reach user and judge"
+        ledgers = {"user": Ledger(budget=s.user.budget), "judge": Ledger(budget=s.judge.budget)}
+        user = user or s.user.player(ledgers["user"])
+        judge = judge or s.judge.player(ledgers["judge"])
+        players = {"user": player_name(user), "judge": player_name(judge)}
+        gyms, tasks, _ = _gym_tasks(s)
+        work = _GymWork("", ledgers, {"players": players}, s, gyms, tasks, user, judge)
+        openings = [[task.id, task.opening] for part in tasks for _, task in work.pairs(part)]
+        return replace(work, fingerprint=fingerprint(openings))
 
     def vocabulary(self, run: Any) -> tuple[list[str], list[str]]:
         "Give what a tiny model's tokenizer learns from"

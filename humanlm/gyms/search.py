@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from ..clients.protocol import setting
 from ..clients.providers import Unreadable, guarded
 from ..core.basics import shorten
-from .function import TriesEnvironment, prompt_text, published_row, read_task
+from .function import TriesEnvironment, fixture, prompt_text, published_row, read_task
 from humanlm.gyms.protocol import (
     TEXT,
     Feedback,
@@ -31,7 +31,6 @@ from humanlm.gyms.protocol import (
     UserRole,
     answer_form,
 )
-from .shop import fixture
 
 # %% ../../nbs/gyms/52_search.ipynb #find_pages
 class _WebPage(NamedTuple):

@@ -11,11 +11,11 @@ import random
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 from ..core.basics import DataError, shorten
-from .function import published_row, read_task
+from .function import fixture, published_row, read_task
 from humanlm.gyms.protocol import (
     TEXT,
     Environment,
@@ -32,12 +32,11 @@ from humanlm.gyms.protocol import (
 from humanlm.gyms.shop import (
     ADDRESS,
     REASONS,
+    RULES,
+    TOOLS,
     TRANSFER,
-    AirlineDesk,
     Desk,
-    RetailDesk,
     Shop,
-    fixture,
     new_address,
     open_shop,
     read_tool_call,
@@ -100,7 +99,7 @@ class _TauTask(GymTask):
 
     def desk(self) -> Desk:
         "Open a fresh desk"
-        return _desk_of(self.shop)(open_shop(self.shop))
+        return Desk(open_shop(self.shop))
 
     @cached_property
     def goal(self) -> tuple[str, bool]:
@@ -118,17 +117,10 @@ class _TauTask(GymTask):
     @cached_property
     def identity(self) -> tuple[str, str, dict]:
         "Say who the customer is, and which tool finds them with what"
-        if self.shop == "airline":
-            key = {"user_id": self.user_id}
-            return f"My user id is {self.user_id}.", "get_user_details", key
         user = open_shop(self.shop)["users"][self.user_id]
         name, code = user["name"], user["address"]["zip"]
         who = f"I am {' '.join(name.values())}, and my zip code is {code}."
         return who, "find_user_id_by_name_zip", {**name, "zip": code}
-
-
-def _desk_of(shop: str) -> type[Desk]:
-    return AirlineDesk if shop == "airline" else RetailDesk
 
 # %% ../../nbs/gyms/59_tau.ipynb #announces
 _DONE = re.compile(
@@ -173,18 +165,16 @@ _HELP = (
 )
 
 
-@cache
-def _pages(desk: type[Desk]) -> dict[str, str]:  # word of a search → what it shows
-    tools = [
-        f"{name}({', '.join(tool.takes)}): {' '.join(tool.__doc__.split())}"
-        for name, tool in desk.tools.items()
-    ]
-    forms = "Arguments are texts where nothing else is said; those that end in _ids are lists of "
-    return {
-        "tools": "\n".join([*tools, f"{forms}texts."]),
-        "help": _HELP,
-        "policy": "\n".join(f"{n}. {rule}" for n, rule in enumerate(desk.rules, 1)),
-    }
+_TOOL_LINES = [
+    f"{name}({', '.join(tool.form.__struct_fields__)}): {' '.join(tool.__doc__.split())}"
+    for name, tool in sorted(TOOLS.items())
+]
+_FORMS = "Arguments are texts; those that end in _ids are lists of texts."
+_PAGES = {  # word of a search → what it shows
+    "tools": "\n".join([*_TOOL_LINES, _FORMS]),
+    "help": _HELP,
+    "policy": "\n".join(f"{n}. {rule}" for n, rule in enumerate(RULES, 1)),
+}
 
 # %% ../../nbs/gyms/59_tau.ipynb #TauEnvironment
 class _TauEnvironment(Environment):
@@ -234,9 +224,9 @@ class _TauEnvironment(Environment):
         return Feedback(reply or "Goodbye.", self.paid(message) if done else 0.0, done)
 
     async def on_search(self, content):
-        name, pages = content.strip(" `.\"'").lower(), _pages(type(self.desk))
-        if name in pages and not (name == "policy" and self.config.compat):
-            return Feedback(pages[name])
+        name = content.strip(" `.\"'").lower()
+        if name in _PAGES and not (name == "policy" and self.config.compat):
+            return Feedback(_PAGES[name])
         text = f"There is nothing about {shorten(name, 40)!r}. Look up {self.formats['search']}."
         return Feedback(text, fault="format")
 
@@ -294,7 +284,7 @@ def _new_task(rng, name, shop_name):
         asks = _TEXTS["forbidden"][orders[0]["status"]].format(orders[0]["order_id"])
     else:
         calls = [call for order in orders for call in _calls(rng, shop, user, order)]
-    desk = RetailDesk(shop)
+    desk = Desk(shop)
     if not (asks or calls) or any(desk.call(*call)[1] for call in calls):
         return None
     detail = f"Your zip code is {user['address']['zip']}."
@@ -324,11 +314,11 @@ def _read_tau(
 ) -> _TauTask:
     "Read a published row; what parquet rows leave out, and the shop, lie below HUMANLM_DATA"
     row = published_row(row, "gym_tau.jsonl", "tau_train.json", "tau_test.json")
+    if "airline" in str(row.get("id")):
+        raise DataError(f"{row['id']} needs tau-bench's airline; only its shop is here")
+    open_shop("retail")
     task = (row.get("info") or {}).get("task") or {}
-    shop = "airline" if "airline" in str(row.get("id")) else "retail"
-    open_shop(shop)
-    names = {name: row.get(name) for name in ("id", "obs")}
-    return read_task(_TauTask, {**task, **names, "shop": shop}, hello="obs")
+    return read_task(_TauTask, {**task, "id": row.get("id"), "hello": row.get("obs")})
 
 # %% ../../nbs/gyms/59_tau.ipynb #tau-2
 _ASK = (
@@ -370,8 +360,8 @@ tau = Gym(
     _tau_expert,
     config=GymConfig(max_turns=30),
     read=_read_tau,
-    about="You are at the desk of a shop or an airline. A customer wants something done about "
-    "orders or flights. You talk to the customer, and you call the tools of the back office.",
+    about="You are at the desk of a shop. A customer wants something done about orders. You talk "
+    "to the customer, and you call the tools of the back office.",
     hint="Look up the tools and the rules first. Find out who the customer is and what they "
     "want, agree on it, do it, and say that it is done.",
 )

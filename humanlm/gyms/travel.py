@@ -23,7 +23,7 @@ from msgspec import Struct, toml
 from ..clients.calls import tool_call
 from ..clients.reader import read_json
 from ..core.basics import DataError, shorten
-from .function import prompt_text, published_row
+from .function import prompt_text, published_row, released_rows
 from humanlm.gyms.protocol import (
     TEXT,
     Environment,
@@ -36,7 +36,6 @@ from humanlm.gyms.protocol import (
     as_dialogue,
     spoken,
 )
-from .shop import data_root, released_rows
 
 # %% ../../nbs/gyms/58_travel.ipynb #TravelKind
 @dataclass(frozen=True)
@@ -498,7 +497,7 @@ class _TravelEnvironment(Environment):
     async def on_answer(self, content):
         ids = re.split(r"[\s,;]+", content.strip().upper()[:200])
         if not all(map(_ID.fullmatch, ids)) or (len(ids) > 1 and not self.config.compat):
-            return Feedback(f"Write {self.formats['answer']}.", fault="format")
+            return self.misread("answer")
         paid, texts = 0.0, []
         for one in ids:
             aspect = self.task.by_name.get(one[0])
@@ -521,10 +520,7 @@ def _read_travel(row: Mapping[str, Any]) -> _TravelTask:
     name, opening = str(published_row(row).get("id")), prompt_text(row)[:2000]
     scene = released_rows("travelgym_data_*.json").get(name)
     if not scene or not opening:
-        raise DataError(
-            f"Row {shorten(name)} has no message of a user, or its options are in no "
-            f"travelgym_data_*.json below {data_root()}. Set HUMANLM_DATA to a clone of UserRL."
-        )
+        raise DataError(f"Row {shorten(name)} has no message of a user, or no options.")
     aspects = (_released_aspect(kind, scene[kind]) for kind in scene["dimensions"])
     return _TravelTask(name, opening, tuple(aspects), True)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from .function import MAX_ANSWERS, published_row, read_task
+from .function import MAX_ANSWERS, fixture, published_row, read_task
 from humanlm.gyms.protocol import (
     Environment,
     Feedback,
@@ -26,7 +26,6 @@ from humanlm.gyms.protocol import (
     as_dialogue,
     make_tasks,
 )
-from .shop import fixture
 from .telepathy import TOKEN, YES_OR_NO, content_stems, denies
 from ..rewards.rules import FILLERS, NEGATORS, stem
 

@@ -182,7 +182,7 @@ def test_the_most_important_detail_pays_less_a_fifth_for_each_further_one(import
 
 def test_the_user_never_sees_what_was_not_asked():
     user, judge = (
-        says(requester=[{"response": "Well."}] * 3),
+        says(requester=[{"reply": "Well."}] * 3),
         says(coverage=[{"covered": []}, {"covered": [1]}, {"covered": [0, 2]}]),
     )
     env = intention.play(ROOM, user=user, judge=judge)

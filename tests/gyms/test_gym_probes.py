@@ -68,9 +68,8 @@ def test_hacking_by_saying_what_pays_again_and_again_pays_once(name):
 
 
 FLOORS = {
-    "template": 0.3,
     "persuade": 0.17,
-}  # any answer counts 0.3; a long text moves an easy listener by a step
+}  # a long text moves an easy listener by a step
 
 
 @ALL

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from humanlm.core.basics import read_jsonl, run_sync
-from humanlm.gyms.conformance import gym_problems, template
+from humanlm.gyms.conformance import gym_problems
 from humanlm.gyms.function import _apply_rule, _FunctionTask, function
 from humanlm.gyms.protocol import GymConfig, ToolCall, find_gym, play_through
 from humanlm.gyms.search import (
@@ -48,7 +48,6 @@ def say(env, *calls: str):
     [
         ("FunctionGym", function),
         ("interact_searchgym", search),
-        ("TemplateGym-v0", template),
     ],
 )
 def test_published_names_lead_to_the_gym(name, gym):

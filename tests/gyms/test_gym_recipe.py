@@ -34,7 +34,7 @@ from humanlm.training.stages import _make_base, make_run
 ROOT = Path(__file__).resolve().parents[2]
 
 TINY = {
-    "gyms.train": "[template]",
+    "gyms.train": "[telepathy]",
     "gyms.held_out": "[persuade]",
     "gyms.tasks": 6,
     "gyms.test_n": 3,
@@ -82,7 +82,7 @@ def test_a_run_trains_on_one_gym_and_measures_two(trained):
     rows = json.loads((trained / "results.json").read_text())["rows"]
     found = {(row["model"], row["level"]): row for row in rows if row["metric"] == "score"}
     assert {"cold-start", "gyms", "expert", "chance"} <= {model for model, _ in found}
-    assert found["expert", "template"]["mean"] == found["expert", "persuade"]["mean"] == 1
+    assert found["expert", "telepathy"]["mean"] == found["expert", "persuade"]["mean"] == 1
 
 
 def dialogue(text="[action] go north", tokens=10, surprise=0.5, paid=0.0, row="a"):
@@ -319,7 +319,7 @@ def test_a_failed_user_is_no_score_and_the_episode_is_played_again(tmp_path):
 
 
 def test_a_gym_that_fails_is_told_from_a_policy_that_does():
-    gym = find_gym("template")
+    gym = find_gym("telepathy")
     play = gym.play(gym.tasks(1, 0)[0])
     play.on_action = lambda content: 1 / 0
     turn = run_sync(play.step("[action] x"))

@@ -12,7 +12,7 @@ from humanlm.gyms.conformance import gym_problems
 from humanlm.gyms.protocol import ToolCall, play_through
 from humanlm.gyms.shop import (
     REASONS,
-    RetailDesk,
+    Desk,
     open_shop,
 )
 from humanlm.gyms.tau import STOP, _announces, _tau_tasks, tau
@@ -255,7 +255,7 @@ def test_tools_refuse_what_the_rules_of_the_desk_forbid():
         ("find_user_id_by_email", {"email": "nobody@example.com"}, "user not found"),
         ("get_product_details", {"product_id": one}, "not found"),
     ]:
-        desk = RetailDesk(SHOP)
+        desk = Desk(SHOP)
         shown, fault = desk.call(name, arguments)
         assert words in shown and fault == "tool" and not desk.changed, (name, shown)
 
@@ -311,7 +311,7 @@ def test_hostile_calls_of_tools_become_text_and_change_nothing(content):
     ],
 )
 def test_the_calculator_computes_and_runs_nothing(expression):
-    desk = RetailDesk(SHOP)
+    desk = Desk(SHOP)
     assert desk.call("calculate", {"expression": expression})[1] == "tool"
     assert desk.call("calculate", {"expression": "(2.5 + 1) * 4 - 3/2"}) == ("12.5", "")
 
@@ -324,7 +324,7 @@ def test_every_public_row_is_played_and_the_expert_is_paid():
     tasks = [tau.read(row) for row in read_jsonl(DATA / "userrl" / "gym_tau.jsonl")]
     refused = {}
     for task in tasks:
-        desk = RetailDesk(open_shop(task.shop))
+        desk = Desk(open_shop(task.shop))
         for action in task.actions:
             shown, fault = desk.call(action["name"], action["kwargs"])
             if fault:

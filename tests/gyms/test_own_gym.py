@@ -76,7 +76,7 @@ def test_a_gym_of_ones_own_is_trained_on_and_measured_by_the_command(folder):
     done = train(
         folder,
         '--gyms.train=["my_gym:gym"]',
-        '--gyms.held_out=["template"]',
+        '--gyms.held_out=["telepathy"]',
         '--gyms.weights={"my_gym:gym": 2.0}',
     )
     assert done.returncode == 0, done.stderr
@@ -84,7 +84,7 @@ def test_a_gym_of_ones_own_is_trained_on_and_measured_by_the_command(folder):
     rows = json.loads((run / "results.json").read_text())["rows"]
     assert {(row["model"], row["level"]) for row in rows if row["metric"] == "score"} >= {
         ("gyms", "bar"),
-        ("gyms", "template"),
+        ("gyms", "telepathy"),
         ("expert", "bar"),
     }
     episodes = load_episodes(run / "episodes" / "gyms.jsonl")
