@@ -122,7 +122,7 @@ def serve(
             f"{_served_name(choice, config)} answers at {address(line)}/v1 (Ctrl+C stops it)",
             flush=True,
         )
-        serve_app(make_app(Service(client, _served_name(choice, config), config, key)), line)
+        serve_app(make_app(Service(client, _served_name(choice, config), key)), line)
     finally:
         close = getattr(client.setup.policy, "close", None)
         if close:

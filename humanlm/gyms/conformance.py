@@ -26,7 +26,7 @@ async def gym_problems(
     "Play tasks in all the ways that break gyms; what is wrong, nothing if all is well"
     problems = [
         f"{gym.environment.__name__} offers {kind!r} and has no on_{kind}"
-        for kind in gym.environment.kinds
+        for kind in gym.environment.formats
         if not hasattr(gym.environment, f"on_{kind}")
     ]
     if tasks is None:
@@ -74,7 +74,7 @@ async def _random(gym, task, odd):
         if env.stop:
             env = gym.play(task)
         text = " ".join(rng.choices(words, k=rng.randint(0, 4)))
-        call = ToolCall(rng.choice((*env.kinds, *KINDS, "odd")), text)
+        call = ToolCall(rng.choice((*env.formats, *KINDS, "odd")), text)
         turn = await env.step(call)
         if env.stop in BROKEN:
             return [f"{call}: {turn.feedback}"]

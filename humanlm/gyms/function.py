@@ -89,17 +89,10 @@ class _FunctionTask(GymTask):
     rule: str
     test: tuple[int, int, int, int]
     expected: float
-
-    @property
-    def opening(self) -> str:
-        return (
-            "My function of four numbers is set. Try it, and tell me what it makes of my "
-            "test numbers."
-        )
-
-    @property
-    def secrets(self) -> tuple[str, ...]:
-        return (self.rule,)
+    prompt = (
+        "My function of four numbers is set. Try it, and tell me what it makes of my test numbers."
+    )
+    hidden = ("rule",)
 
 # %% ../../nbs/gyms/07_function.ipynb #FunctionEnvironment
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?", re.ASCII)
@@ -130,7 +123,6 @@ class _FunctionEnvironment(TriesEnvironment):
     "Probe, fetch the test, answer"
 
     task: _FunctionTask
-    kinds = ("action", "search", "answer")
     formats = {
         "action": "four whole numbers, such as `1 2 0 3`; you are told what the function makes "
         "of them",
@@ -244,17 +236,11 @@ def _new_rule(rng):
     return parts[0]
 
 
-def _function_tasks(count: int, seed: int) -> list[_FunctionTask]:
-    "Make rules, all different, whose test result is a whole number"
-
-    def draw(rng):
-        rule, test = _new_rule(rng), tuple(rng.randint(1, 10) for _ in "abcd")
-        value = _apply_rule(rule, test)
-        if isinstance(value, int) and abs(value) <= 5000:
-            return rule, test, float(value)
-        return None
-
-    return make_tasks("function", count, seed, _FunctionTask, draw)
+def _draw_function(rng, _):
+    "Draw a rule whose test result is a whole number"
+    rule, test = _new_rule(rng), tuple(rng.randint(1, 10) for _ in "abcd")
+    value = _apply_rule(rule, test)
+    return (rule, test, float(value)) if isinstance(value, int) and abs(value) <= 5000 else None
 
 
 def _read_function(row: Mapping[str, Any]) -> _FunctionTask:
@@ -269,7 +255,7 @@ def _function_expert(env):
 
 
 def _function_guess(env, rng):
-    kind, probe = rng.choice(env.kinds), " ".join(str(rng.randint(0, 9)) for _ in "abcd")
+    kind, probe = rng.choice([*env.formats]), " ".join(str(rng.randint(0, 9)) for _ in "abcd")
     contents = {"action": probe, "search": "test", "answer": str(rng.randint(-20, 60))}
     return ToolCall(kind, contents[kind])
 
@@ -277,7 +263,7 @@ def _function_guess(env, rng):
 function = Gym(
     "function",
     _FunctionEnvironment,
-    _function_tasks,
+    make_tasks("function", _FunctionTask, _draw_function),
     _function_expert,
     read=_read_function,
     guess=_function_guess,

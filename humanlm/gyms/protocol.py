@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['KINDS', 'FINISH', 'MAX_CONTENT', 'COMPAT', 'TEXT', 'BROKEN', 'Player', 'GYMS', 'ToolCall', 'read_call', 'GymConfig',
            'GymTask', 'make_tasks', 'Feedback', 'GymTurn', 'UserError', 'UserRole', 'answer_form', 'spoken',
-           'as_dialogue', 'Environment', 'Gym', 'gym_names', 'find_gym', 'play_through', 'idle']
+           'as_dialogue', 'Environment', 'Gym', 'find_gym', 'play_through', 'idle']
 
 # %% ../../nbs/gyms/04_protocol.ipynb #imports
 import json
@@ -14,7 +14,6 @@ import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from inspect import isawaitable
 from typing import Any, ClassVar, NamedTuple
 
@@ -27,11 +26,7 @@ from ..core.plugins import find_plugin, is_plugin
 from ..core.thoughts import without_thoughts
 
 # %% ../../nbs/gyms/04_protocol.ipynb #ToolCall
-KINDS = {
-    "action": "say something to the user, or do something",
-    "search": "look something up",
-    "answer": "commit yourself to an answer",
-}
+KINDS = ("action", "search", "answer")
 FINISH = "finish"  # ends an episode; no prompt offers it
 MAX_CONTENT = 4000  # characters of a call that reach an environment
 
@@ -53,11 +48,9 @@ _BRACKET = re.compile(
 
 
 def read_call(
-    text: str | Mapping,  # what a policy wrote, reasoning included, or what it gave to a tool
+    text: str,  # what a policy wrote, reasoning included
 ) -> ToolCall:
     "Return the first call of a message; a call without a kind says in `fault` what is wrong"
-    if not isinstance(text, str):
-        return _object_call(dict(text)) or ToolCall("", "", "bad_call")
     message = without_thoughts(text)  # a thought that never ended calls nothing
     if first := _BRACKET.search(message):  # prose may stand before it
         later = _BRACKET.search(message, first.end())
@@ -113,36 +106,35 @@ class GymTask:
     "One thing to get done; gyms add what their user knows"
 
     id: str
+    prompt: ClassVar[str] = ""  # what the policy is told first; {names} are fields
+    hidden: ClassVar[tuple[str, ...]] = ()  # fields that neither prompt nor opening may show
 
     @property
     def opening(self) -> str:
         "What the policy is told first"
-        raise NotImplementedError
+        return self.prompt.format(**vars(self))
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        "What neither prompt nor opening may contain"
-        return ()
-
-    @property
-    def components(self) -> frozenset:
-        "What training and evaluation must not share"
-        return frozenset([self.id])
+        "Texts that neither prompt nor opening may contain"
+        return tuple(getattr(self, name) for name in self.hidden)
 
 
 def make_tasks(
     name: str,  # of the gym
-    count: int,
-    seed: int,
     kind: Callable[..., GymTask],
-    draw: Callable[[random.Random], tuple | None],  # fields after the id; None: try again
-) -> list[Any]:
-    "Make tasks, all different"
-    rng, drawn = random.Random(f"{name}/{seed}"), {}
-    while len(drawn) < count:
-        if fields := draw(rng):
-            drawn[fields] = None
-    return [kind(f"{name}-{seed}-{n}", *fields) for n, fields in enumerate(drawn)]
+    draw: Callable[[random.Random, int], tuple | None],  # fields after the id; None: try again
+) -> Callable[[int, int], list[Any]]:  # (how many, seed) → tasks
+    "Return what makes the tasks of a gym, all different"
+
+    def make(count: int, seed: int) -> list[Any]:
+        rng, drawn = random.Random(f"{name}/{seed}"), {}
+        while len(drawn) < count:
+            if fields := draw(rng, seed):
+                drawn[fields] = None
+        return [kind(f"{name}-{seed}-{n}", *fields) for n, fields in enumerate(drawn)]
+
+    return make
 
 
 class Feedback(NamedTuple):
@@ -214,9 +206,9 @@ BROKEN = ("policy_error", "user_error", "env_error")  # episodes that say nothin
 class Environment:
     "One play of a task; authors of a gym write `start` and what calls do"
 
-    kinds: ClassVar[tuple[str, ...]] = ("action", "answer")  # that are offered
+    # kinds of calls that are offered → what their content must be
+    formats: ClassVar[Mapping[str, str]] = {"action": "what you say", "answer": "your answer"}
     roles: ClassVar[Mapping[str, UserRole]] = {}  # name → role, played by `rule_NAME` or a model
-    formats: ClassVar[Mapping[str, str]] = {}  # kind → what its content must be
 
     def __init__(
         self,
@@ -260,7 +252,7 @@ class Environment:
         self.texts.append(str(call))
         call = call if isinstance(call, ToolCall) else read_call(call)
         try:
-            if call.kind == FINISH or (call.kind in self.kinds and call.content.strip()):
+            if call.kind == FINISH or (call.kind in self.formats and call.content.strip()):
                 feedback = await getattr(self, f"on_{call.kind}")(call.content)
             else:
                 feedback = Feedback(self._help(call), fault=call.fault or "format")
@@ -282,18 +274,13 @@ class Environment:
     async def on_finish(self, content: str) -> Feedback:
         return Feedback("The episode ends here.")
 
-    @classmethod
-    def ways(cls) -> dict[str, str]:  # kind → what its content must be
-        "Return what a gym offers"
-        return {kind: cls.formats.get(kind, KINDS[kind]) for kind in cls.kinds}
-
     def _help(self, call: ToolCall) -> str:
         wrong = "There is no call in your message."
-        if call.kind:
-            wrong = f"There is no {call.kind!r} here."
-        if call.kind in self.kinds:
+        if call.kind in self.formats:
             wrong = f"Your {call.kind} is empty."
-        ways = "; ".join(f"[{kind}] {what}" for kind, what in self.ways().items())
+        elif call.kind:
+            wrong = f"There is no {call.kind!r} here."
+        ways = "; ".join(f"[{kind}] {what}" for kind, what in self.formats.items())
         return f"{wrong} Write one of: {ways}."
 
     @property
@@ -360,11 +347,12 @@ class Gym:
 
     def system_prompt(self, config: GymConfig | None = None) -> str:
         "Say where the policy is, what it may do, and how"
-        ways = "\n".join(f"- `{kind}`: {what}" for kind, what in self.environment.ways().items())
+        formats = self.environment.formats
+        ways = "\n".join(f"- `{kind}`: {what}" for kind, what in formats.items())
         return (
             f"You act in a world with a user in it.\n\n{self.about}\n\nIn each turn, "
             "write exactly one call: its kind in brackets, then its content, as in "
-            f"`[{self.environment.kinds[0]}] ...`. You may think between <think> and </think> "
+            f"`[{next(iter(formats))}] ...`. You may think between <think> and </think> "
             f"before it. The kinds:\n{ways}\n\nYou have {self.configured(config).max_turns} turns."
             f"{' ' if self.hint else ''}{self.hint}"
         )
@@ -378,7 +366,7 @@ class Gym:
                 return self.guess(env, rng)
             words = env.task.opening.split() or ["?"]
             return ToolCall(
-                rng.choice(env.kinds), " ".join(rng.choices(words, k=rng.randint(1, 5)))
+                rng.choice([*env.formats]), " ".join(rng.choices(words, k=rng.randint(1, 5)))
             )
 
         return act
@@ -386,21 +374,9 @@ class Gym:
 # %% ../../nbs/gyms/04_protocol.ipynb #find_gym
 GYMS = {
     name: f"humanlm.gyms.{name}:{name}"
-    for name in "function search telepathy turtle intention persuade travel tau".split()
+    for name in "function intention persuade search tau telepathy travel turtle".split()
 }  # name → where its record is
 _SPELT = {"bamboogle": "search", "persuasion": "persuade", "turtlesoup": "turtle"}
-
-
-@cache
-def _installed() -> dict[str, str]:
-    from importlib.metadata import entry_points
-
-    return {entry.name: entry.value for entry in entry_points(group="humanlm.gyms")}
-
-
-def gym_names() -> list[str]:
-    "List the gyms that can be named"
-    return sorted({*GYMS, *_installed()})
 
 
 def find_gym(
@@ -409,7 +385,7 @@ def find_gym(
     "Find a gym; `ConfigError` names the nearest"
     if not is_plugin(name):
         name = re.sub(r"^interact_|-v\d+$|gym(?=$|-v)|\d+(?=$|_)", "", name.lower())
-    return find_plugin(_SPELT.get(name, name), _installed() | GYMS, "gym")
+    return find_plugin(_SPELT.get(name, name), GYMS, "gym")
 
 # %% ../../nbs/gyms/04_protocol.ipynb #play_through
 _TOO_LONG = re.compile(

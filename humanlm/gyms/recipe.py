@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from typing import Any
 from weakref import WeakKeyDictionary
-from zlib import crc32
 
 from ..clients.ledger import Ledger
 from ..clients.names import in_plan
@@ -41,13 +40,13 @@ from humanlm.gyms.evaluation import (
 from .monitor import GymMonitor
 from humanlm.gyms.protocol import (
     BROKEN,
+    GYMS,
     Environment,
     Gym,
     GymConfig,
     GymTask,
     ToolCall,
     find_gym,
-    gym_names,
     play_through,
 )
 from .rows import GymRows, RowsConfig, read_gym_rows, read_lessons
@@ -102,7 +101,7 @@ class _GymsConfig(RowsConfig, GymConfig):
         counts = ("tasks", "test_n", "turn_tokens", "max_tokens")
         require(
             "gyms",
-            (bool(self.train), f"train is empty. Name one or more of {', '.join(gym_names())}"),
+            (bool(self.train), f"train is empty. Name one or more of {', '.join(GYMS)}"),
             *((getattr(self, name) >= 1, f"{name} must be at least 1") for name in counts),
             ({*self.weights} <= {*self.train}, f"weights are {self.weights}. Give those of train."),
             (not {*self.train} & {*self.held_out}, "held_out names a gym that train names too"),
@@ -175,47 +174,33 @@ class _GymWork(Work):
         ]
 
 
-def _split_tasks(tasks: Sequence[Any]) -> tuple[list, list]:  # training; held out, a tenth at least
-    "Split tasks so that no component is on both sides; those that have some of each are in neither"
-    held, out = frozenset(), []
-    for task in sorted(tasks, key=lambda task: (crc32(task.id.encode()), task.id)):
-        if len(out) >= max(1, 0.1 * len(tasks)):
-            break
-        held |= task.components
-        out = [one for one in tasks if one.components <= held]
-    return [task for task in tasks if held.isdisjoint(task.components)], out
-
-
-def _row_parts(s: Settings, gyms: Mapping[str, Gym], rows: GymRows) -> dict:  # part → gym → tasks
-    "Share rows: those of the split test are held out, or a tenth where there are none"
-    parts: dict[str, dict] = {part: {} for part in PARTS}
-    for name, gym in gyms.items():
-        tasks, test, others = rows.tasks.get(gym.name, []), [], []
-        for task in tasks:
-            (test if (gym.name, task.id) in rows.held_out else others).append(task)
-        if not (others or (test and name in s.gyms.held_out)):
-            raise DataError(f"No row of {s.gyms.rows} is of {name}. Add its rows to --gyms.rows.")
-        if name in s.gyms.train:
-            if not test:
-                others, test = _split_tasks(others)
-            parts["train"][name] = others[: s.gyms.tasks]
-        parts["test"][name] = (test or others)[: s.gyms.test_n]
-    return parts
-
-
 def _gym_tasks(
     s: Settings,
 ) -> tuple[dict[str, Gym], dict, GymRows | None]:  # by name; by part and name; as they were read
-    "Find gyms, make or read tasks"
+    "Find gyms, make or read tasks: rows that say test are held out, or a tenth where none does"
     # in one order, whichever are trained on
     gyms = {name: find_gym(name) for name in sorted([*s.gyms.train, *s.gyms.held_out])}
-    if s.gyms.rows:
-        rows = read_gym_rows(s.gyms.rows, list(gyms))
-        return gyms, _row_parts(s, gyms, rows), rows
-    trained = [name for name in gyms if name in s.gyms.train]
-    train = {name: gyms[name].tasks(s.gyms.tasks, PARTS["train"]) for name in trained}
-    test = {name: gym.tasks(s.gyms.test_n, PARTS["test"]) for name, gym in gyms.items()}
-    return gyms, {"train": train, "test": test}, None
+    rows = read_gym_rows(s.gyms.rows, list(gyms)) if s.gyms.rows else None
+    parts: dict[str, dict] = {part: {} for part in PARTS}
+    for name, gym in gyms.items():
+        if rows is None:
+            train = gym.tasks(s.gyms.tasks, PARTS["train"])
+            test = gym.tasks(s.gyms.test_n, PARTS["test"])
+        else:
+            train, test = [], []
+            for task in rows.tasks.get(gym.name, []):
+                (test if (gym.name, task.id) in rows.held_out else train).append(task)
+            if not (train or (test and name in s.gyms.held_out)):
+                raise DataError(
+                    f"No row of {s.gyms.rows} is of {name}. Add its rows to --gyms.rows."
+                )
+            if name in s.gyms.train and not test:
+                tenth = math.ceil(len(train) / 10)
+                train, test = train[tenth:], train[:tenth]
+        if name in s.gyms.train:
+            parts["train"][name] = train[: s.gyms.tasks]
+        parts["test"][name] = (test or train)[: s.gyms.test_n]
+    return gyms, parts, rows
 
 # %% ../../nbs/gyms/51_recipe.ipynb #GymUsers
 class _GymUsers:
@@ -321,16 +306,6 @@ def _model_episodes(work: _GymWork, policy: ModelPolicy) -> list[EpisodeRecord]:
         EpisodeRecord.of(gym, users.last[f"{gym.name}/{task.id}"])
         for gym, task in work.pairs("test")
     ]
-
-
-def _reference_episodes(work: _GymWork, player: str) -> list[EpisodeRecord]:
-    "Let a player without a model play the held-out tasks, against rules"
-    s, episodes = work.settings, []
-    for name, tasks in work.tasks["test"].items():
-        gym = work.gyms[name]
-        play = play_tasks(gym, tasks, player_of(player, gym), config=s.gyms, seed=s.run.seed)
-        episodes += run_sync(play)
-    return episodes
 
 # %% ../../nbs/gyms/51_recipe.ipynb #stage_plans
 def _plan_lines(s: Settings) -> list[str]:
@@ -460,12 +435,16 @@ class _GymRecipe(Recipe):
 
     def references(self, run: Any) -> dict[str, list[Measurement]]:
         "Measure experts, chance, and who does not listen on the same tasks"
-        deaf = any(gym.open_loop for gym in run.work.gyms.values())
-        return {
-            player: measured_tasks(_reference_episodes(run.work, player))
-            for player in ("expert", "open-loop", "chance")
-            if deaf or player != "open-loop"
-        }
+        s, gyms, references = run.settings, run.work.gyms, {}
+        deaf = any(gym.open_loop for gym in gyms.values())
+        for name in ("expert", *["open-loop"] * deaf, "chance"):
+            episodes: list[EpisodeRecord] = []
+            for gym, tasks in run.work.tasks["test"].items():
+                player = player_of(name, gyms[gym])
+                play = play_tasks(gyms[gym], tasks, player, config=s.gyms, seed=s.run.seed)
+                episodes += run_sync(play)
+            references[name] = measured_tasks(episodes)
+        return references
 
     def stage_plans(self, s: Settings) -> list[StagePlan]:
         "Say what each stage gives GPUs to do"

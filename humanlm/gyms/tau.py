@@ -84,10 +84,7 @@ class _TauTask(GymTask):
     outputs: tuple[str, ...] = ()  # that the customer must be told
     shop: str = "retail"  # as for `open_shop`
     wanted: str = ""  # in the customer's words; empty: as in the instruction
-
-    @property
-    def opening(self) -> str:
-        return self.hello
+    prompt = "{hello}"
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -182,7 +179,6 @@ class _TauEnvironment(Environment):
 
     task: _TauTask
     roles = {"customer": UserRole(_CUSTOMER, answer_form(reply=TEXT, done={"type": "boolean"}))}
-    kinds = ("action", "search", "answer")
     formats = {
         "action": "what you say to the customer",
         "search": "`tools`, `policy` or `help`",

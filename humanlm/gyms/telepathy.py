@@ -84,14 +84,8 @@ class _TelepathyTask(GymTask):
     description: str  # what the policy is told
     category: str = ""
     never: tuple[str, ...] = ()  # words that are not true of it
-
-    @property
-    def opening(self) -> str:
-        return f"{self.description}\nFind out what it is."
-
-    @property
-    def secrets(self) -> tuple[str, ...]:
-        return (self.title, self.target)
+    prompt = "{description}\nFind out what it is."
+    hidden = ("title", "target")
 
     @cached_property
     def stems(self) -> tuple[frozenset, frozenset]:
@@ -194,18 +188,14 @@ _LOOKS = {
 }
 
 
-def _telepathy_tasks(count: int, seed: int) -> list[_TelepathyTask]:
-    "Make things with four traits, each of a menu of four that the policy is told"
-
-    def draw(rng):
-        menus = {trait: rng.sample(words.split(), 4) for trait, words in _LOOKS.items()}
-        traits = [rng.choice(menu) for menu in menus.values()]
-        never = tuple(word for menu in menus.values() for word in menu if word not in traits)
-        offers = (f"{name} {', '.join(menu[:3])} or {menu[3]}" for name, menu in menus.items())
-        title, about = " ".join(traits), f"I am thinking of an object: {'; '.join(offers)}."
-        return title, f"{title} - an object", about, "object", never
-
-    return make_tasks("telepathy", count, seed, _TelepathyTask, draw)
+def _draw_thing(rng, _):
+    "Draw a thing with four traits, each of a menu of four that the policy is told"
+    menus = {trait: rng.sample(words.split(), 4) for trait, words in _LOOKS.items()}
+    traits = [rng.choice(menu) for menu in menus.values()]
+    never = tuple(word for menu in menus.values() for word in menu if word not in traits)
+    offers = (f"{name} {', '.join(menu[:3])} or {menu[3]}" for name, menu in menus.items())
+    title, about = " ".join(traits), f"I am thinking of an object: {'; '.join(offers)}."
+    return title, f"{title} - an object", about, "object", never
 
 
 def _telepathy_expert(env):
@@ -218,7 +208,7 @@ def _telepathy_expert(env):
 telepathy = Gym(
     "telepathy",
     _TelepathyEnvironment,
-    _telepathy_tasks,
+    make_tasks("telepathy", _TelepathyTask, _draw_thing),
     _telepathy_expert,
     read=_TelepathyTask.read,
     held_out=True,

@@ -57,9 +57,7 @@ class _TurtleTask(GymTask):
     bottom: str
     criteria: tuple[_StoryCriterion, ...]
 
-    @property
-    def opening(self) -> str:
-        return f"{self.title}\n{self.surface}\nWhat lies behind this story?"
+    prompt = "{title}\n{surface}\nWhat lies behind this story?"
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -195,20 +193,15 @@ _SLOTS = {slot: words.split() for slot, words in _TEXTS["slots"].items()}
 _HIDDEN = _TEXTS["hidden"]  # slot → what a statement says of it
 
 
-def _turtle_tasks(count: int, seed: int) -> list[_TurtleTask]:
-    "Make strange stories, all different: who is behind them, what it is about, and why"
-
-    def draw(rng):
-        plot = rng.choice(_TEXTS["plots"])
-        slots = {slot: rng.choice(words) for slot, words in _SLOTS.items()}
-        weights, criteria = rng.sample((0.5, 0.3, 0.2), 3), []
-        for (slot, text), weight in zip(_HIDDEN.items(), weights):
-            never = content_stems(" ".join(_SLOTS[slot])) - content_stems(slots[slot])
-            statement = text.format(**slots)
-            criteria.append(_StoryCriterion(statement, weight, tuple(sorted(never))))
-        return (*(text.format(**slots) for text in plot.values()), tuple(criteria))
-
-    return make_tasks("turtle", count, seed, _TurtleTask, draw)
+def _draw_story(rng, _):
+    "Draw a strange story: who is behind it, what it is about, and why"
+    plot = rng.choice(_TEXTS["plots"])
+    slots = {slot: rng.choice(words) for slot, words in _SLOTS.items()}
+    weights, criteria = rng.sample((0.5, 0.3, 0.2), 3), []
+    for (slot, text), weight in zip(_HIDDEN.items(), weights):
+        never = content_stems(" ".join(_SLOTS[slot])) - content_stems(slots[slot])
+        criteria.append(_StoryCriterion(text.format(**slots), weight, tuple(sorted(never))))
+    return (*(text.format(**slots) for text in plot.values()), tuple(criteria))
 
 
 def _turtle_expert(env):
@@ -230,7 +223,7 @@ def _whole_story(*parts):
 turtle = Gym(
     "turtle",
     _TurtleEnvironment,
-    _turtle_tasks,
+    make_tasks("turtle", _TurtleTask, _draw_story),
     _turtle_expert,
     read=_TurtleTask.read,
     open_loop=_turtle_open_loop,

@@ -52,13 +52,13 @@ from humanlm.gyms.evaluation import (
     player_of,
 )
 from humanlm.gyms.protocol import (
+    GYMS,
     Environment,
     Gym,
     GymConfig,
     GymTask,
     Player,
     find_gym,
-    gym_names,
     play_through,
 )
 from ..gyms.recipe import PARTS
@@ -203,7 +203,7 @@ def _prepare_evaluation(s: Settings) -> _GymEvaluation:  # inputs are players
         s.policy.require_price(choice.place or choice.name)
     for group in (s.user, s.judge):
         group.require_price(group.named()[0])
-    return _GymEvaluation(s, players, *s.play.choose(gym_names(), s.play.count, s.play.seed))
+    return _GymEvaluation(s, players, *s.play.choose(GYMS, s.play.count, s.play.seed))
 
 
 def _most_asked(work: _GymEvaluation, model: str, group: str) -> Estimate:
@@ -357,7 +357,7 @@ async def _expert_lessons(gym: Gym, tasks: Sequence[GymTask]) -> list[dict]:
 def lessons_command(argv: Sequence[str]) -> int:  # exit code
     "Let experts write a supervised set, in the form of training: `humanlm data lessons`"
     s = parse({"lessons": _TasksConfig}, argv, lessons_command.__doc__, runs=False)
-    trained = [name for name in gym_names() if not find_gym(name).held_out]
+    trained = [name for name in GYMS if not find_gym(name).held_out]
     count = None if s.lessons.rows else _QUOTA
     gyms, chosen = s.lessons.choose(trained, count, PARTS["train"])
     path, rows = Path(s.lessons.out) / "lessons.jsonl", []

@@ -39,20 +39,15 @@ _ENGINES = ("auto", "transformers", "vllm")
 # %% ../../nbs/serving/03_service.ipynb #ServiceConfig
 @dataclass(frozen=True)
 class ServiceConfig:
-    "Where a service listens, and what a request may ask for"
+    "Where something listens, and who may ask"
 
     host: str = "127.0.0.1"
-    """Address to listen on. 0.0.0.0: all networks."""
+    """Address to listen on. 0.0.0.0: all networks, where there must be a key."""
     port: int = 8000
     """Port to listen on. 0: any free one."""
-    max_tokens: int = 2048
-    """Most tokens that a request may ask for, a thought included."""
     key: str | None = None
-    """What requests must carry (Authorization: Bearer KEY); beyond this machine there must be one.
-    null: what the variable VLLM_API_KEY holds."""
-
-    max_body: ClassVar[int] = 1_000_000  # longest request, in bytes
-    max_waiting: ClassVar[int] = 256  # requests under way at once; more may come back later
+    """What requests must carry (Authorization: Bearer KEY). null: what the variable VLLM_API_KEY
+    holds; for a study a word for participants, and HUMANLM_STUDY_KEY."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +80,8 @@ class ServeConfig(ServiceConfig):
         return self.engine
 
 # %% ../../nbs/serving/03_service.ipynb #READ
-_MAX_ANSWERS = 16  # to a request
+_MAX_ANSWERS, _MAX_TOKENS = 16, 2048  # of a request; thoughts included
+_MAX_BODY = 1_000_000  # longest request, in bytes
 _Count = Annotated[int, msgspec.Meta(ge=1)]
 _Stop = Annotated[str, msgspec.Meta(min_length=1)]
 _Zero = Annotated[float, msgspec.Meta(ge=0, le=0)]
@@ -135,15 +131,12 @@ class ChatBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
                 f"{field or 'The request'} is not supported here as it was sent: {e}.{hint}", field
             ) from None
 
-    def chat(
-        self,
-        most: int,  # tokens of an answer
-        **more: Any,  # further fields of `ChatRequest`
-    ) -> ChatRequest:
+    def chat(self, **more: Any) -> ChatRequest:  # more: fields of the request
         "Return what a model is asked"
-        cap = self.max_completion_tokens or self.max_tokens or most
-        if cap > most:
-            raise RequestError(f"max_tokens must be from 1 to {most}, got {cap}", "max_tokens")
+        cap = self.max_completion_tokens or self.max_tokens or _MAX_TOKENS
+        if cap > _MAX_TOKENS:
+            what = f"max_tokens must be from 1 to {_MAX_TOKENS}, got {cap}"
+            raise RequestError(what, "max_tokens")
         return ChatRequest(
             tuple(self.messages),
             temperature=self.temperature,
@@ -162,10 +155,10 @@ class _SimulatorBody(ChatBody, kw_only=True):
     source: Any = None
     states: Any = None
 
-    def chat(self, most: int, **more: Any) -> ChatRequest:
+    def chat(self, **more: Any) -> ChatRequest:
         names = ("persona", "level", "source", "states")
         ours = {name: value for name in names if (value := getattr(self, name)) is not None}
-        return super().chat(most, extra=ours, **more)
+        return super().chat(extra=ours, **more)
 
 # %% ../../nbs/serving/03_service.ipynb #message_of
 def completion_body(
@@ -214,23 +207,19 @@ class ChatService:
     def __init__(
         self,
         models: Mapping[str, Any],
-        config: ServiceConfig = ServiceConfig(),
         key: str = "",  # empty: only names of this machine are answered
     ):
-        self.models, self.config, self.key = dict(models), config, key
+        self.models, self.key = dict(models), key
         self.waiting, self.created = 0, int(time.time())
 
     def read(self, body: Any) -> ChatRequest:
-        "Read a request; `RequestError` where it is wrong, or too many are under way"
+        "Read a request; `RequestError` where it is wrong"
         form = self.form.read(body)
         if not isinstance(form.model, str) or form.model not in self.models:
             what = f"There is no model {shorten(repr(form.model))} here."
             hint = near_miss(form.model, self.models)
             raise RequestError(what + hint, "model", 404, "model_not_found")
-        if self.waiting >= self.config.max_waiting:
-            what = f"{self.waiting} requests are waiting already. Try again in a moment."
-            raise RequestError(what, None, 503, "overloaded")
-        return form.chat(self.config.max_tokens)
+        return form.chat()
 
     async def reply(self, name: str, question: ChatRequest) -> dict:  # name: of the model
         "Return a whole completion"
@@ -256,7 +245,7 @@ class ChatService:
             self.waiting -= 1
 
     async def respond(self, request: Any) -> Any:  # of starlette
-        body = await read_json(request, self.config.max_body)
+        body = await read_json(request, _MAX_BODY)
         completion = await unless_gone(request, self.answer(body))
         if not body.get("stream"):
             return answer_json(completion)
@@ -279,10 +268,9 @@ class Service(ChatService):
         self,
         client: SimulatorClient,
         name: str,  # of the model, in requests
-        config: ServiceConfig = ServiceConfig(),
         key: str = "",  # as for `ChatService`
     ):
-        super().__init__({name: client}, config, key)
+        super().__init__({name: client}, key)
         self.client = client
 
     def read(self, body: Any) -> ChatRequest:
@@ -332,8 +320,7 @@ def _refused(e: Any) -> Any:
     e = e if isinstance(e, RequestError) else RequestError(str(e), None, e.status, e.code)
     kind = "invalid_request_error" if e.status < 500 else "server_error"
     error = {"message": e.message, "type": kind, "param": e.param, "code": e.code}
-    later = {"Retry-After": "1"} if e.status == 503 else {}
-    return answer_json({"error": error}, e.status, **later)
+    return answer_json({"error": error}, e.status)
 
 # %% ../../nbs/serving/03_service.ipynb #serving
 @contextlib.contextmanager

@@ -102,7 +102,7 @@ def test_function_guessing_does_not_pay():
         ) / len(tasks)
 
     tasks = [task for task in function.tasks(300, 3) if 0 <= task.expected < 16]
-    assert len(tasks) > 30 and mean(GymConfig(compat="userrl")) == 1 and mean(GymConfig()) < 0.35
+    assert len(tasks) > 30 and mean(GymConfig(compat="userrl")) == 1 and mean(GymConfig(16)) < 0.35
     assert len(run_sync(play_through(function.play(HIDDEN), sweep)).turns) == 3
 
 
@@ -196,7 +196,7 @@ def test_search_on_the_web_reads_its_key_when_it_is_made(monkeypatch, tmp_path):
     ]
     with ThreadingHTTPServer(("127.0.0.1", 0), Web) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setattr("humanlm.gyms.search.SERPER_URL", address(server))
+        monkeypatch.setattr("humanlm.gyms.search._SERPER_URL", address(server))
         env = search.play(BARE)
         turns = say(env, "[search] life", "[search] nothing", "[search] refused")
         others = [search.play(BARE) for _ in range(2)]

@@ -16,6 +16,7 @@ from humanlm.gyms.conformance import gym_problems
 from humanlm.gyms.evaluation import _episode_values, load_episodes, play_tasks
 from humanlm.gyms.monitor import GymMonitor
 from humanlm.gyms.protocol import (
+    GYMS,
     Environment,
     Feedback,
     Gym,
@@ -23,7 +24,6 @@ from humanlm.gyms.protocol import (
     ToolCall,
     UserError,
     find_gym,
-    gym_names,
 )
 from humanlm.gyms.recipe import _train_gyms
 from humanlm.train import main
@@ -151,7 +151,7 @@ def test_a_policy_that_is_brief_and_sure_since_it_earns_more_goes_on():
 
 def test_the_published_split_is_kept(monkeypatch):
     monkeypatch.setenv("MULTITURN_MODEL_NAME", "Qwen/Qwen3-32B")
-    assert {name for name in gym_names() if find_gym(name).held_out} == {
+    assert {name for name in GYMS if find_gym(name).held_out} == {
         "intention",
         "telepathy",
         "search",
@@ -345,6 +345,6 @@ def test_the_published_settings_make_a_plan(monkeypatch):
     assert "em by mean, the published Sum, gamma" in "\n".join(recipe.plan(spelt))
 
 
-@pytest.mark.parametrize("name", gym_names())
+@pytest.mark.parametrize("name", GYMS)
 def test_every_gym_passes_the_suite(name):
     assert run_sync(gym_problems(find_gym(name), odd=400)) == []

@@ -28,7 +28,6 @@ from humanlm.models.config import ModelConfig
 from humanlm.models.local import HFClient
 from humanlm.serving.classmates import (
     _ClassmateService,
-    _HostConfig,
     _mapping_file,
     make_app,
 )
@@ -133,9 +132,9 @@ def classmates(models, mapping, **settings):
 
 
 @contextmanager
-def at(models, tmp_path, key="", **settings):
+def at(models, tmp_path, key=""):
     "Models behind an address of this process, and the file that says so"
-    service = _ClassmateService(models, _HostConfig(**settings), key)
+    service = _ClassmateService(models, key)
     with (
         serving_app(make_app(service)) as url,
         _mapping_file(

@@ -248,43 +248,17 @@ def test_a_chat_server_is_the_user_by_the_published_variables(server, tmp_path, 
     assert row["caller"] == "user" and row["calls"] >= 8 + 4
 
 
-def test_a_gym_and_a_user_of_ones_own_are_named_by_module(tmp_path, monkeypatch):
+def test_a_gym_of_ones_own_is_named_by_module(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(
-        "from dataclasses import replace\nfrom humanlm.gyms.telepathy import "
-        "telepathy\nword = replace(telepathy, name='word')\n"
-        "async def echo(env, role, payload): return {'response': 'Maybe'}\n"
+        "from dataclasses import replace\nfrom humanlm.gyms.telepathy import telepathy\n"
+        "word = replace(telepathy, name='word')\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    assert (
-        evaluate(
-            tmp_path / "out",
-            "expert",
-            "--play.gyms",
-            "mine:word",
-            "--play.count",
-            "2",
-            "--user.model",
-            "mine:echo",
-        )
-        == 0
-    )
-    assert (
-        results(tmp_path / "out")["others"]["user"] == "echo"
-        and means(results(tmp_path / "out")["rows"], "expert")["all"]["score"] == 1
-    )
-    assert (
-        main(
-            [
-                "data",
-                "lessons",
-                "--lessons.gyms",
-                "mine:word",
-                "--lessons.out",
-                str(tmp_path / "set"),
-            ]
-        )
-        == 0
-    )
+    mine = ("--play.gyms", "mine:word", "--play.count", "2")
+    assert evaluate(tmp_path / "out", "expert", *mine) == 0
+    assert means(results(tmp_path / "out")["rows"], "expert")["all"]["score"] == 1
+    words = ["--lessons.gyms", "mine:word", "--lessons.out", str(tmp_path / "set")]
+    assert main(["data", "lessons", *words]) == 0
 
 
 # ---- lessons
