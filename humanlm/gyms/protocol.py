@@ -375,7 +375,7 @@ class Gym:
 GYMS = {
     name: f"humanlm.gyms.{name}:{name}"
     for name in "function intention persuade search tau telepathy travel turtle".split()
-}  # name → where its record is
+} | {"turtle": "humanlm.gyms.telepathy:turtle"}  # name → where its record is
 _SPELT = {"bamboogle": "search", "persuasion": "persuade", "turtlesoup": "turtle"}
 
 

@@ -18,8 +18,7 @@ from humanlm.gyms.intention import (
     intention,
 )
 from humanlm.gyms.protocol import ToolCall, play_through
-from humanlm.gyms.telepathy import _TelepathyTask, telepathy
-from humanlm.gyms.turtle import _StoryCriterion, _TurtleTask, turtle
+from humanlm.gyms.telepathy import _StoryCriterion, _TelepathyTask, _TurtleTask, telepathy, turtle
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
 needs_rows = pytest.mark.skipif(
