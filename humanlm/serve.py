@@ -29,7 +29,7 @@ from .hierarchy.prompts import make_rows
 from .models.checkpoints import contract_files
 from .serving.classmates import KEY
 from .serving.service import ServeConfig, Service, make_app
-from .serving.vllm import VLLMPolicy, vllm_command, vllm_program
+from .serving.vllm import VLLMPolicy, vllm_command
 
 # %% ../nbs/85_serve.ipynb #GROUPS
 GROUPS = {
@@ -74,7 +74,6 @@ def _plan(
         end = "a sentence's end" if row["begun"] else "a blank line" if end == "\n\n" else end
         lines[row["level"]] = f"at most {row['max_tokens']} tokens, ends at {end}"
     vllm = vllm_command(
-        vllm_program() or "vllm",
         place,
         _served_name(choice, config),
         config.port + 1,

@@ -176,14 +176,14 @@ class _GymWork(Work):
 
 def _gym_tasks(
     s: Settings,
-) -> tuple[dict[str, Gym], dict, GymRows | None]:  # by name; by part and name; as they were read
+) -> tuple[dict[str, Gym], dict, GymRows]:  # by name; by part and name; rows that were read
     "Find gyms, make or read tasks: rows that say test are held out, or a tenth where none does"
     # in one order, whichever are trained on
     gyms = {name: find_gym(name) for name in sorted([*s.gyms.train, *s.gyms.held_out])}
-    rows = read_gym_rows(s.gyms.rows, list(gyms)) if s.gyms.rows else None
+    rows = read_gym_rows(s.gyms.rows, list(gyms)) if s.gyms.rows else GymRows({})
     parts: dict[str, dict] = {part: {} for part in PARTS}
     for name, gym in gyms.items():
-        if rows is None:
+        if not s.gyms.rows:
             train = gym.tasks(s.gyms.tasks, PARTS["train"])
             test = gym.tasks(s.gyms.test_n, PARTS["test"])
         else:
@@ -326,7 +326,7 @@ def _plan_lines(s: Settings) -> list[str]:
         count = sum(1 for _ in read_lessons(s.gyms.lessons))
         plan["lessons"] = f"{s.gyms.lessons}: {count:,} dialogues"
     lines = [f"{name:<20}{text}" for name, text in plan.items()]
-    return lines + (rows.left_out_lines() if rows else [])
+    return lines + rows.left_out_lines()
 
 # %% ../../nbs/gyms/51_recipe.ipynb #names-of-measures
 NAMES = Names(

@@ -13,16 +13,15 @@ from calendar import month_name
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from importlib.resources import files
 from itertools import combinations
 from typing import Any, NamedTuple
 
-from msgspec import Struct, toml
+from msgspec import Struct, convert
 
 from ..clients.calls import tool_call
 from ..clients.reader import read_json
 from ..core.basics import DataError, shorten
-from .function import prompt_text, published_row, released_rows
+from .function import fixture, prompt_text, published_row, released_rows
 from humanlm.gyms.protocol import (
     TEXT,
     Environment,
@@ -68,8 +67,7 @@ def _word_stems(text: str) -> list[str]:
     return [word[:-1] if word.endswith("s") and len(word) > 3 else word for word in words]
 
 
-_CATALOGUE = (files("humanlm") / "fixtures" / "trips.toml").read_bytes()
-_TRAVEL_KINDS = toml.decode(_CATALOGUE, type=dict[str, _TravelKind])
+_TRAVEL_KINDS = convert(fixture("trips"), dict[str, _TravelKind])
 
 # %% ../../nbs/gyms/58_travel.ipynb #TravelAspect
 class _TravelOption(NamedTuple):
@@ -252,12 +250,8 @@ def _read_query(text: str) -> dict[str, str]:
     return pairs | {"aspect": "rental_car" if aspect == "car_rental" else aspect}
 
 
-def _same_detail(one: str, other: str) -> bool:
-    "Tell whether two texts name the same place or day: 3rd of May is May 3"
-    return _plain(one) == _plain(other)
-
-
-def _plain(text):
+def _detail_words(text: str) -> list[str]:
+    "Return the words of a place or day in one form: 3rd of May is May 3"
     words = re.findall(r"\w+", re.sub(r"(\d)(?:st|nd|rd|th)\b", r"\1", text.lower()))
     return sorted(word for word in words if word not in ("of", "the"))
 
@@ -410,8 +404,10 @@ class _TravelEnvironment(Environment):
         aspect = self.task.by_name.get(fields["aspect"])
         if aspect is None:
             return {"aspect": "none", "fits": False}
-        details = aspect.details.items()
-        fits = all(_same_detail(fields.get(name, ""), value) for name, value in details)
+        fits = all(
+            _detail_words(fields.get(name, "")) == _detail_words(value)
+            for name, value in aspect.details.items()
+        )
         return {"aspect": aspect.kind, "fits": fits}
 
     def rule_listener(self, message: str, wishes: str, history: list) -> dict:
@@ -426,8 +422,10 @@ class _TravelEnvironment(Environment):
     async def hint(self, message: str, name: str) -> str:
         "Let the user hint at a wish"
         aspect, wish = self.task.wishes[name]
-        payload = {"message": message, "wish": f"{aspect.kind}, {wish}", "hint": wish.hint}
-        answer = await self.ask("hinter", **payload, history=self.history)
+        what = f"{aspect.kind}, {wish}"
+        answer = await self.ask(
+            "hinter", message=message, wish=what, hint=wish.hint, history=self.history
+        )
         reply = spoken(answer)
         self.hinted.append(name)
         self.off_topic = 0
@@ -437,16 +435,16 @@ class _TravelEnvironment(Environment):
         self.searches += 1
         if self.searches % _SEARCH_FAILS == 0:
             return Feedback("The database does not answer. Try again.")
-        lines = []
-        for aspect in self.task.aspects:
-            details = (f"{name} {value}" for name, value in aspect.details.items())
-            lines.append(f"{aspect.kind}: {', '.join(details)}")
-        plans = "\n".join(lines)
-        answer = await self.ask("search_judge", query=content, plans=plans)
+        plans = {
+            aspect.kind: ", ".join(map(" ".join, aspect.details.items()))
+            for aspect in self.task.aspects
+        }
+        lines = "\n".join(map(": ".join, plans.items()))
+        answer = await self.ask("search_judge", query=content, plans=lines)
         kind = answer["aspect"]
         if (aspect := self.task.by_name.get(kind)) is None:
-            kinds = ", ".join(aspect.kind for aspect in self.task.aspects)
-            return Feedback(f"Search for one part of this trip: {kinds}.", fault="search")
+            text = f"Search for one part of this trip: {', '.join(plans)}."
+            return Feedback(text, fault="search")
         if not answer["fits"]:
             return Feedback(
                 f"A search for {kind} must say, as the user did: "

@@ -38,7 +38,7 @@ from humanlm.serving.service import (
     ServiceConfig,
     make_app,
 )
-from .vllm import vllm_command, vllm_program
+from .vllm import vllm_command
 
 # %% ../../nbs/serving/10_classmates.ipynb #HostConfig
 KEY = "VLLM_API_KEY"
@@ -131,9 +131,9 @@ def _classmate_places(names: Sequence[str]) -> dict[str, str]:  # name → folde
 # %% ../../nbs/serving/10_classmates.ipynb #host_plan
 def _host_plan(places: Mapping[str, str], c: _HostConfig, key: str) -> str:
     "Return what would be hosted, and how vLLM would be started for it"
-    program, lines = vllm_program() or "vllm", []
+    lines = []
     for i, (name, place) in enumerate(places.items()):
-        command = vllm_command(program, place, name, c.port + i, c.dtype, host=c.host)
+        command = vllm_command(place, name, c.port + i, c.dtype, host=c.host)
         lines += [
             f"{name}: {place}, {server_url(c.host, c.port)}/v1",
             f"with vLLM    {shlex.join(command)}",

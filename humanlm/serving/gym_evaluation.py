@@ -64,7 +64,7 @@ from humanlm.gyms.protocol import (
 from ..gyms.recipe import PARTS
 from ..gyms.rows import GymRows, RowsConfig, named_gyms, read_gym_rows, task_key
 from ..gyms.users import GymJudgeConfig, GymUserConfig, player_name
-from ..models.settings import ClientConfig, Estimate, estimate
+from ..models.settings import ClientConfig
 
 # %% ../../nbs/serving/08_gym_evaluation.ipynb #_PlayConfig
 @dataclass(frozen=True)
@@ -206,17 +206,16 @@ def _prepare_evaluation(s: Settings) -> _GymEvaluation:  # inputs are players
     return _GymEvaluation(s, players, *s.play.choose(GYMS, s.play.count, s.play.seed))
 
 
-def _most_asked(work: _GymEvaluation, model: str, group: str) -> Estimate:
-    "Estimate the most that the policy, user or judge is asked, with messages of 200 tokens"
-    calls, read = 0, 0
-    for name, gym in work.gyms.items():
-        roles = gym.environment.roles.values()
-        turns = gym.configured(work.settings.play).max_turns
-        if group == "policy" or any(role.judges == (group == "judge") for role in roles):
-            questions = work.settings.play.k * turns * len(work.rows.tasks[name])
-            calls += questions
-            read += questions * (len(gym.system_prompt()) // 4 + 200 * turns)
-    return estimate(model, calls, read, 200 * calls)
+def _most_asked(work: _GymEvaluation, group: str) -> int:
+    "Count the questions to the policy, the user or the judge, at most"
+    turns = {
+        name: gym.configured(work.settings.play).max_turns
+        for name, gym in work.gyms.items()
+        for roles in [gym.environment.roles.values()]
+        if group == "policy" or any(role.judges == (group == "judge") for role in roles)
+    }
+    episodes = (most * len(work.rows.tasks[name]) for name, most in turns.items())
+    return work.settings.play.k * sum(episodes)
 
 
 def _evaluation_plan(work: _GymEvaluation) -> str:
@@ -231,7 +230,7 @@ def _evaluation_plan(work: _GymEvaluation) -> str:
         model = "" if group.is_rule(group.model) else group.named()[0]
         models.append((group.group, in_plan(*group.named()), model, group.group))
     for head, name, model, group in models:
-        most = f": at most {_most_asked(work, model, group)} a player" if model else ", a script"
+        most = f": at most {_most_asked(work, group):,} calls a player" if model else ", a script"
         lines.append(f"{head:<12}{name}{most}")
     return "\n".join([*lines, f"{'results':<12}{work.folder}"])
 

@@ -37,7 +37,6 @@ def vllm_program() -> str | None:
 
 # %% ../../nbs/serving/01_vllm.ipynb #vllm_command
 def vllm_command(
-    program: str,  # the command vllm
     place: str | Path,  # the model's folder, or its name on the Hub
     name: str,  # of the model in requests
     port: int,
@@ -53,7 +52,7 @@ def vllm_command(
     rank = ["--max-lora-rank", str(_vllm_rank(place))] if base else []
     shown = ["--chat-template", str(template)] if template.is_file() else []
     return [
-        program,
+        vllm_program() or "vllm",
         "serve",
         str(base or place),
         "--served-model-name",
@@ -104,11 +103,8 @@ class _Child:
         end = time.monotonic() + seconds
         while not ready():
             if self.process.poll() is not None or time.monotonic() > end:
-                how = (
-                    "takes too long"
-                    if self.process.poll() is None
-                    else f"ended with {self.process.returncode}"
-                )
+                code = self.process.poll()
+                how = "takes too long" if code is None else f"ended with {code}"
                 raise ConfigError(f"{self.program} {how}. Its last words:\n{self.words()}")
             time.sleep(0.2)
 
@@ -211,9 +207,7 @@ class VLLMPolicy:
 
         with listen("127.0.0.1", 0) as free:
             port = free.getsockname()[1]
-        child = _Child(
-            vllm_command(vllm_program() or "vllm", locate(place), name, port, dtype, more)
-        )
+        child = _Child(vllm_command(locate(place), name, port, dtype, more))
         try:
             child.wait(lambda: is_up(f"http://127.0.0.1:{port}/health"))
         except BaseException:

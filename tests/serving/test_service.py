@@ -429,7 +429,7 @@ def test_vllm_writes_what_transformers_would_and_ends_with_us(folder, stub, tmp_
 
 
 def test_the_command_of_vllm_names_adapter_and_base(folder):
-    command = vllm_command("vllm", folder.with_name("adapter"), "someone", 8001, "bfloat16")
+    command = vllm_command(folder.with_name("adapter"), "someone", 8001, "bfloat16")
     assert (
         command[:3] == ["vllm", "serve", str(folder)]
         and f"someone={folder.with_name('adapter')}" in command
