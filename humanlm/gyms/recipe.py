@@ -307,27 +307,6 @@ def _model_episodes(work: _GymWork, policy: ModelPolicy) -> list[EpisodeRecord]:
         for gym, task in work.pairs("test")
     ]
 
-# %% ../../nbs/gyms/51_recipe.ipynb #stage_plans
-def _plan_lines(s: Settings) -> list[str]:
-    "Return what a run does"
-    gyms, parts, rows = _gym_tasks(s)
-    turns = max(gym.configured(s.gyms).max_turns for gym in gyms.values())
-    tasks = sum(map(len, parts["train"].values()))
-    held = ", ".join(f"{len(test):,} of {name}" for name, test in parts["test"].items())
-    published = ", the published Sum" if s.credit.score == "mean" else ""
-    plan = {
-        "gyms": step_plan(s, planned_steps(s, tasks) or 0),
-        "tasks": f"{tasks:,} for training in {', '.join(s.gyms.train)}; held out: {held}",
-        "user": f"{in_plan(*s.user.named())}; judge {in_plan(*s.judge.named())}",
-        "credit": f"{s.credit.credit} by {s.credit.score}{published}, gamma {s.credit.gamma}; "
-        f"at most {turns} turns of {s.gyms.turn_tokens} tokens",
-    }
-    if s.gyms.lessons:
-        count = sum(1 for _ in read_lessons(s.gyms.lessons))
-        plan["lessons"] = f"{s.gyms.lessons}: {count:,} dialogues"
-    lines = [f"{name:<20}{text}" for name, text in plan.items()]
-    return lines + rows.left_out_lines()
-
 # %% ../../nbs/gyms/51_recipe.ipynb #names-of-measures
 NAMES = Names(
     {
@@ -457,7 +436,24 @@ class _GymRecipe(Recipe):
         return plans
 
     def plan(self, s: Settings) -> list[str]:
-        return _plan_lines(s)
+        "Return what a run does"
+        gyms, parts, rows = _gym_tasks(s)
+        turns = max(gym.configured(s.gyms).max_turns for gym in gyms.values())
+        tasks = sum(map(len, parts["train"].values()))
+        held = ", ".join(f"{len(test):,} of {name}" for name, test in parts["test"].items())
+        published = ", the published Sum" if s.credit.score == "mean" else ""
+        plan = {
+            "gyms": step_plan(s, planned_steps(s, tasks) or 0),
+            "tasks": f"{tasks:,} for training in {', '.join(s.gyms.train)}; held out: {held}",
+            "user": f"{in_plan(*s.user.named())}; judge {in_plan(*s.judge.named())}",
+            "credit": f"{s.credit.credit} by {s.credit.score}{published}, gamma {s.credit.gamma}; "
+            f"at most {turns} turns of {s.gyms.turn_tokens} tokens",
+        }
+        if s.gyms.lessons:
+            count = sum(1 for _ in read_lessons(s.gyms.lessons))
+            plan["lessons"] = f"{s.gyms.lessons}: {count:,} dialogues"
+        lines = [f"{name:<20}{text}" for name, text in plan.items()]
+        return lines + rows.left_out_lines()
 
     def sections(self) -> Mapping[str, tuple]:
         return standard_sections(NAMES, _rests_on)

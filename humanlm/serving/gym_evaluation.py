@@ -68,7 +68,7 @@ from ..models.settings import ClientConfig
 
 # %% ../../nbs/serving/08_gym_evaluation.ipynb #_PlayConfig
 @dataclass(frozen=True)
-class _TasksConfig(RowsConfig):
+class _SourceConfig(RowsConfig):
     "Which gyms are played, on what, and where that is written"
 
     gyms: list[str] | str = ""
@@ -92,7 +92,7 @@ class _TasksConfig(RowsConfig):
 
 
 @dataclass(frozen=True)
-class _PlayConfig(_TasksConfig, GymConfig):
+class _PlayConfig(_SourceConfig, GymConfig):
     "Which gyms are played, on what, and how often"
 
     count: int | None = None
@@ -355,7 +355,7 @@ async def _expert_lessons(gym: Gym, tasks: Sequence[GymTask]) -> list[dict]:
 # %% ../../nbs/serving/08_gym_evaluation.ipynb #lessons_command
 def lessons_command(argv: Sequence[str]) -> int:  # exit code
     "Let experts write a supervised set, in the form of training: `humanlm data lessons`"
-    s = parse({"lessons": _TasksConfig}, argv, lessons_command.__doc__, runs=False)
+    s = parse({"lessons": _SourceConfig}, argv, lessons_command.__doc__, runs=False)
     trained = [name for name in GYMS if not find_gym(name).held_out]
     count = None if s.lessons.rows else _QUOTA
     gyms, chosen = s.lessons.choose(trained, count, PARTS["train"])
