@@ -62,7 +62,7 @@ from humanlm.gyms.protocol import (
     play_through,
 )
 from ..gyms.recipe import PARTS
-from ..gyms.rows import GymRows, RowsConfig, named_gyms, read_gym_rows, task_key
+from ..gyms.rows import GymRows, RowsConfig, named_gyms, read_gym_rows
 from ..gyms.users import GymJudgeConfig, GymUserConfig, player_name
 from ..models.settings import ClientConfig
 
@@ -345,7 +345,7 @@ _QUOTA = 100  # lessons of each gym
 async def _expert_lessons(gym: Gym, tasks: Sequence[GymTask]) -> list[dict]:
     "Let an expert play tasks, each once, until there are enough lessons with the best score"
     rows: list[dict] = []
-    for task in {task_key(task): task for task in tasks}.values():
+    for task in tasks:
         if len(rows) < _QUOTA:
             env = await play_through(gym.play(task), gym.expert)
             best = gym.score(env) >= gym.best(task) - 1e-6  # False for nan
