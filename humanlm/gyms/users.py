@@ -141,6 +141,8 @@ class GymUserConfig(ChatConfig):
     "Whom the model plays, in words, where the gym does not say."
     temperature: float | None = field(default=0.7, kw_only=True)
     "Of a chat model; null: the provider's default."
+    max_tokens: int = field(default=512, kw_only=True)
+    "Longest answer of a chat model, hidden reasoning included."
 
     group: ClassVar[str] = "user"
     rules: ClassVar[tuple[str, ...]] = ("rule",)
