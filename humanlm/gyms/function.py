@@ -55,7 +55,7 @@ def arithmetic(
 
     def value(node) -> Any:
         match node:
-            case ast.Constant(number) if type(number) in (int, float):
+            case ast.Constant(int(number) | float(number)) if not isinstance(number, bool):
                 return float(number)
             case ast.Name(name) if name in values:
                 return float(values[name])

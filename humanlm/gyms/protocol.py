@@ -220,6 +220,7 @@ class Environment:
         seed: int = 0,  # of this episode
     ):
         self.task, self.config, self.user, self.judge, self.seed = task, config, user, judge, seed
+        self.max_turns = config.max_turns or 16
         self.turns: list[GymTurn] = []
         self.texts: list[str] = []  # messages of the policy, as it wrote them
         self.stop, self.best = "", 0.0
@@ -264,7 +265,7 @@ class Environment:
         turn = GymTurn(call.kind, call.content, text, float(reward), parts, fault)
         self.turns.append(turn)
         if not self.stop:
-            at_limit = "turn_limit" if len(self.turns) >= self.config.max_turns else ""
+            at_limit = "turn_limit" if len(self.turns) >= self.max_turns else ""
             self.stop = FINISH if call.kind == FINISH else "done" if done else at_limit
         return turn
 

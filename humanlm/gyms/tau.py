@@ -765,7 +765,7 @@ def _clerk_plan(task: _TauTask, turns: int) -> list[ToolCall]:  # turns: that ma
 def _tau_expert(env: _TauEnvironment) -> ToolCall:
     "Do the first thing of the plan that is not done; say the last one again"
     done = {(turn.kind, turn.content) for turn in env.turns}
-    plan = _clerk_plan(env.task, env.config.max_turns)
+    plan = _clerk_plan(env.task, env.max_turns)
     return next((call for call in plan if (call.kind, call.content) not in done), plan[-1])
 
 
