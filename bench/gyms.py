@@ -20,7 +20,7 @@ import time
 from common import in_turns, median_ratio, ratio
 
 from humanlm.core.basics import HumanLMError
-from humanlm.gyms.protocol import GYMS, find_gym, gym_names, play_through
+from humanlm.gyms.protocol import GYMS, find_gym, play_through
 
 TARGETS = {"function": 50_000}
 TURNS, DIALOGUES, WORDS = 8, 64, 24
@@ -70,7 +70,7 @@ def gyms(seconds, only):
         f"{'gym':12} {'steps/s':>10} {'target':>8} {'construction ms':>16}   expert's "
         "calls, rule users"
     )
-    for name in only or gym_names():
+    for name in only or GYMS:
         try:
             gym = find_gym(name)
         except (HumanLMError, ImportError, AttributeError) as e:
@@ -136,7 +136,7 @@ def evaluation():
         f"{time.perf_counter() - start:.1f} s (target 120)"
     )
     start = time.perf_counter()
-    found = [run_sync(gym_problems(find_gym(name))) for name in gym_names()]
+    found = [run_sync(gym_problems(find_gym(name))) for name in GYMS]
     print(
         f"suite of {len(found)} gyms, {sum(map(len, found))} problems: "
         f"{time.perf_counter() - start:.1f} s (target 60)"

@@ -24,7 +24,7 @@ from .hierarchy.prompts import make_rows
 from .models.checkpoints import contract_files
 from .serving.classmates import KEY
 from .serving.service import ServeConfig, Service, make_app
-from .serving.vllm import VLLMPolicy, vllm_command, vllm_program
+from .serving.vllm import VLLMPolicy, vllm_command
 
 # %% ../nbs/85_serve.ipynb #GROUPS
 GROUPS = {
@@ -58,9 +58,7 @@ def _plan(s: Settings, changes: Mapping[str, Mapping[str, Any]]) -> str:
     example = Example("", setup.source, "test", "", "", Persona("", "x"), (), "")
     for row in make_rows([example], hierarchy):
         lines[row["level"]] = f"at most {row['max_tokens']} tokens"
-    vllm = vllm_command(
-        vllm_program() or "vllm", place, name, s.serve.port + 1, dtype, s.serve.vllm
-    )
+    vllm = vllm_command(place, name, s.serve.port + 1, dtype, s.serve.vllm)
     lines |= {"engine": s.serve.choose_engine(), "with vLLM": shlex.join(vllm)}
     return "\n".join(f"{word:<{max(map(len, lines))}}  {text}" for word, text in lines.items())
 
@@ -83,7 +81,7 @@ def _serve_until_stopped(s: Settings, changes: Mapping[str, Mapping[str, Any]], 
     client, name = _open_client(s, changes), _served_name(s)
     try:
         print(f"{name} answers at {address(line)}/v1 (Ctrl+C stops it)", flush=True)
-        serve_app(make_app(Service(client, name, s.serve, key)), line)
+        serve_app(make_app(Service(client, name, key)), line)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
     finally:

@@ -88,7 +88,7 @@ COMMANDS = {
         "humanlm.social.recipe:data_main", "training sets of stories and contexts, for parsers"
     ),
     "data lessons": _Command(
-        "humanlm.serving.gym_lessons:lessons_command", "episodes of experts, for a cold start"
+        "humanlm.serving.gym_evaluation:lessons_command", "episodes of experts, for a cold start"
     ),
     "talk": _Command("humanlm.talk:main", "talk to a simulated user", "a conversation is not kept"),
     "talk live": _Command(

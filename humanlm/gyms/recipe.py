@@ -32,17 +32,16 @@ from humanlm.gyms.evaluation import (
 from .monitor import GymMonitor
 from humanlm.gyms.protocol import (
     BROKEN,
+    GYMS,
     Environment,
     Gym,
     GymConfig,
     GymTask,
     ToolCall,
     find_gym,
-    gym_names,
     play_through,
-    split_tasks,
 )
-from .rows import GymRows, read_gym_rows, read_lessons
+from .rows import GymRows, RowsConfig, read_gym_rows, read_lessons
 from .users import GymJudgeConfig, GymUserConfig, player_name
 from ..hierarchy.prompts import parts_text
 from humanlm.training.dialogues import (
@@ -66,15 +65,13 @@ from ..training.stages import learn, lessons, step_plan
 
 # %% ../../nbs/gyms/51_recipe.ipynb #GymsConfig
 @dataclass(frozen=True)
-class _GymsConfig:
+class _GymsConfig(RowsConfig, GymConfig):
     "Which gyms are trained on and measured, and how they are played"
 
     train: list[str] = field(default_factory=lambda: ["function"])
     """Gyms that are trained on."""
     held_out: list[str] = field(default_factory=list)
     """Gyms that are measured and never trained on."""
-    rows: list[str] | str = ""
-    """Published rows, .parquet or .jsonl: a file, a folder, or several. Empty: made-up tasks."""
     lessons: str = ""
     """Dialogues of the cold start: merged_gym_sft.json, or what `data lessons` wrote. Empty: those
     of experts and chance."""
@@ -84,23 +81,19 @@ class _GymsConfig:
     """Tasks of each gym for training, at most."""
     test_n: int = 40
     """Tasks of each gym for the evaluation, at most; training never sees them."""
-    max_turns: int = 8
-    """Calls in an episode."""
     turn_tokens: int = 32
     """Longest message of the policy, in tokens."""
     max_tokens: int = 400
     """Longest dialogue, in tokens: what the policy and the user say after the opening."""
     system: bool = True
     """Tell the policy in a system message where it is. A tiny model learns faster without."""
-    compat: str = ""
-    """userrl-training: with the quirks, and rewards of travel, of the published training."""
 
     def __post_init__(self):
-        GymConfig(self.max_turns, self.compat)
+        super().__post_init__()
         counts = ("tasks", "test_n", "turn_tokens", "max_tokens")
         require(
             "gyms",
-            (bool(self.train), f"train is empty. Name one or more of {', '.join(gym_names())}"),
+            (bool(self.train), f"train is empty. Name one or more of {', '.join(GYMS)}"),
             *((getattr(self, name) >= 1, f"{name} must be at least 1") for name in counts),
             ({*self.weights} <= {*self.train}, f"weights are {self.weights}. Give those of train."),
             (not {*self.train} & {*self.held_out}, "held_out names a gym that train names too"),
@@ -148,9 +141,11 @@ class _GymWork(Work):
 
     def play(self, gym: Gym, task: GymTask, seed: int = 0) -> Environment:
         "Begin an episode as the settings say"
-        s = self.settings.gyms
-        config = gym.configured(s.max_turns, s.compat)
-        return gym.play(task, config, self.user, self.judge, seed)
+        return gym.play(task, self.settings.gyms, self.user, self.judge, seed)
+
+    @property
+    def max_turns(self) -> int:
+        return max(gym.configured(self.settings.gyms).max_turns for gym in self.gyms.values())
 
     def messages(self, gym: Gym, env: Environment) -> list[dict]:
         "Return what the policy has read so far"
@@ -171,53 +166,33 @@ class _GymWork(Work):
         ]
 
 
-def _row_parts(s: Settings, gyms: Mapping[str, Gym], rows: GymRows) -> dict:  # part → gym → tasks
-    "Share rows: those of the split test are held out, or a tenth where there are none"
-    parts: dict[str, dict] = {part: {} for part in PARTS}
-    for name, gym in gyms.items():
-        tasks, splits = rows.tasks.get(gym.name, []), rows.splits.get(gym.name, {})
-        test = [task for task in tasks if splits[task.id] == "test"]
-        others = [task for task in tasks if splits[task.id] != "test"]
-        if not (others or (test and name in s.gyms.held_out)):
-            raise DataError(f"No row of {s.gyms.rows} is of {name}. Add its rows to --gyms.rows.")
-        if name in s.gyms.train:
-            if not test:
-                others, test = split_tasks(others)
-            parts["train"][name] = others[: s.gyms.tasks]
-        parts["test"][name] = (test or others)[: s.gyms.test_n]
-    return parts
-
-
 def _gym_tasks(
     s: Settings,
-) -> tuple[dict[str, Gym], dict, GymRows | None]:  # by name; by part and name; as they were read
-    "Find gyms, make or read tasks"
+) -> tuple[dict[str, Gym], dict, GymRows]:  # by name; by part and name; rows that were read
+    "Find gyms, make or read tasks: rows that say test are held out, or a tenth where none does"
     # in one order, whichever are trained on
     gyms = {name: find_gym(name) for name in sorted([*s.gyms.train, *s.gyms.held_out])}
-    if s.gyms.rows:
-        rows = read_gym_rows(s.gyms.rows, list(gyms))
-        return gyms, _row_parts(s, gyms, rows), rows
-    trained = [name for name in gyms if name in s.gyms.train]
-    train = {name: gyms[name].tasks(s.gyms.tasks, PARTS["train"]) for name in trained}
-    test = {name: gym.tasks(s.gyms.test_n, PARTS["test"]) for name, gym in gyms.items()}
-    return gyms, {"train": train, "test": test}, None
-
-
-def _load_gyms(s: Settings, user: Any = None, judge: Any = None) -> _GymWork:
-    "Find gyms, make their tasks, reach user and judge"
-    ledgers = {"user": Ledger(budget=s.user.budget), "judge": Ledger(budget=s.judge.budget)}
-    gyms, tasks, _ = _gym_tasks(s)
-    user, judge = user or s.user.player(ledgers["user"]), judge or s.judge.player(ledgers["judge"])
-    players = {"user": player_name(user), "judge": player_name(judge)}
-    openings = [
-        [task.id, task.opening]
-        for part in tasks.values()
-        for some in part.values()
-        for task in some
-    ]
-    return _GymWork(
-        fingerprint(openings), ledgers, {"players": players}, s, gyms, tasks, user, judge
-    )
+    rows = read_gym_rows(s.gyms.rows, list(gyms)) if s.gyms.rows else GymRows({})
+    parts: dict[str, dict] = {part: {} for part in PARTS}
+    for name, gym in gyms.items():
+        if not s.gyms.rows:
+            train = gym.tasks(s.gyms.tasks, PARTS["train"])
+            test = gym.tasks(s.gyms.test_n, PARTS["test"])
+        else:
+            train, test = [], []
+            for task in rows.tasks.get(gym.name, []):
+                (test if (gym.name, task.id) in rows.held_out else train).append(task)
+            if not (train or (test and name in s.gyms.held_out)):
+                raise DataError(
+                    f"No row of {s.gyms.rows} is of {name}. Add its rows to --gyms.rows."
+                )
+            if name in s.gyms.train and not test:
+                tenth = math.ceil(len(train) / 10)
+                train, test = train[tenth:], train[:tenth]
+        if name in s.gyms.train:
+            parts["train"][name] = train[: s.gyms.tasks]
+        parts["test"][name] = (test or train)[: s.gyms.test_n]
+    return gyms, parts, rows
 
 # %% ../../nbs/gyms/51_recipe.ipynb #GymUsers
 class _GymUsers:
@@ -292,7 +267,7 @@ def _train_gyms(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
     "Let the policy play in groups, and share what was earned among its turns"
     s = run.settings
     method = Method(
-        multi_turn(_GymUsers(run.work), s.gyms.max_turns),
+        multi_turn(_GymUsers(run.work), run.work.max_turns),
         turn_advantage(s.credit),
         TurnReward(s.credit.score),
         memory=GymMonitor(),
@@ -313,7 +288,7 @@ _TOGETHER = 64  # dialogues that are played at once
 def _model_episodes(work: _GymWork, policy: ModelPolicy) -> list[EpisodeRecord]:
     "Let a policy play the held-out tasks"
     s, users, rows = work.settings, _GymUsers(work), work.rows("test")
-    play = multi_turn(users, s.gyms.max_turns, s.rollout.eval_sampling(s.run.seed))
+    play = multi_turn(users, work.max_turns, s.rollout.eval_sampling(s.run.seed))
     for i in range(0, len(rows), _TOGETHER):
         some = rows[i : i + _TOGETHER]
         for row, t in zip(some, run_sync(play(some, policy))):
@@ -323,37 +298,6 @@ def _model_episodes(work: _GymWork, policy: ModelPolicy) -> list[EpisodeRecord]:
         EpisodeRecord.of(gym, users.last[f"{gym.name}/{task.id}"])
         for gym, task in work.pairs("test")
     ]
-
-
-def _reference_episodes(work: _GymWork, player: str) -> list[EpisodeRecord]:
-    "Let a player without a model play the held-out tasks, against rules"
-    s, episodes = work.settings, []
-    for name, tasks in work.tasks["test"].items():
-        gym = work.gyms[name]
-        config = gym.configured(s.gyms.max_turns, s.gyms.compat)
-        play = play_tasks(gym, tasks, player_of(player, gym), config=config, seed=s.run.seed)
-        episodes += run_sync(play)
-    return episodes
-
-# %% ../../nbs/gyms/51_recipe.ipynb #stage_plans
-def _plan_lines(s: Settings) -> list[str]:
-    "Return what a run does"
-    _, parts, rows = _gym_tasks(s)
-    tasks = sum(map(len, parts["train"].values()))
-    held = ", ".join(f"{len(test):,} of {name}" for name, test in parts["test"].items())
-    published = ", the published Sum" if s.credit.score == "mean" else ""
-    plan = {
-        "gyms": step_plan(s, planned_steps(s, tasks) or 0),
-        "tasks": f"{tasks:,} for training in {', '.join(s.gyms.train)}; held out: {held}",
-        "user": f"{in_plan(*s.user.named())}; judge {in_plan(*s.judge.named())}",
-        "credit": f"{s.credit.credit} by {s.credit.score}{published}, gamma {s.credit.gamma}; "
-        f"at most {s.gyms.max_turns} turns of {s.gyms.turn_tokens} tokens",
-    }
-    if s.gyms.lessons:
-        count = sum(1 for _ in read_lessons(s.gyms.lessons))
-        plan["lessons"] = f"{s.gyms.lessons}: {count:,} dialogues"
-    lines = [f"{name:<20}{text}" for name, text in plan.items()]
-    return lines + (rows.left_out_lines() if rows else [])
 
 # %% ../../nbs/gyms/51_recipe.ipynb #names-of-measures
 NAMES = Names(
@@ -416,8 +360,16 @@ class _GymRecipe(Recipe):
         for config in (s.user, s.judge):
             config.require_price(config.named()[0])
 
-    def load(self, s: Settings, **given: Any) -> _GymWork:
-        return _load_gyms(s, **given)
+    def load(self, s: Settings, user: Any = None, judge: Any = None) -> _GymWork:
+        "Find gyms, make their tasks, reach user and judge"
+        ledgers = {"user": Ledger(budget=s.user.budget), "judge": Ledger(budget=s.judge.budget)}
+        user = user or s.user.player(ledgers["user"])
+        judge = judge or s.judge.player(ledgers["judge"])
+        players = {"user": player_name(user), "judge": player_name(judge)}
+        gyms, tasks, _ = _gym_tasks(s)
+        work = _GymWork("", ledgers, {"players": players}, s, gyms, tasks, user, judge)
+        openings = [[task.id, task.opening] for part in tasks for _, task in work.pairs(part)]
+        return replace(work, fingerprint=fingerprint(openings))
 
     def vocabulary(self, run: Any) -> tuple[list[str], list[str]]:
         "Give what a tiny model's tokenizer learns from"
@@ -454,12 +406,16 @@ class _GymRecipe(Recipe):
 
     def references(self, run: Any) -> dict[str, list[Measurement]]:
         "Measure experts, chance, and who does not listen on the same tasks"
-        deaf = any(gym.open_loop for gym in run.work.gyms.values())
-        return {
-            player: measured_tasks(_reference_episodes(run.work, player))
-            for player in ("expert", "open-loop", "chance")
-            if deaf or player != "open-loop"
-        }
+        s, gyms, references = run.settings, run.work.gyms, {}
+        deaf = any(gym.open_loop for gym in gyms.values())
+        for name in ("expert", *["open-loop"] * deaf, "chance"):
+            episodes: list[EpisodeRecord] = []
+            for gym, tasks in run.work.tasks["test"].items():
+                player = player_of(name, gyms[gym])
+                play = play_tasks(gyms[gym], tasks, player, config=s.gyms, seed=s.run.seed)
+                episodes += run_sync(play)
+            references[name] = measured_tasks(episodes)
+        return references
 
     def stage_plans(self, s: Settings) -> list[StagePlan]:
         "Say what each stage gives GPUs to do"
@@ -472,7 +428,24 @@ class _GymRecipe(Recipe):
         return plans
 
     def plan(self, s: Settings) -> list[str]:
-        return _plan_lines(s)
+        "Return what a run does"
+        gyms, parts, rows = _gym_tasks(s)
+        turns = max(gym.configured(s.gyms).max_turns for gym in gyms.values())
+        tasks = sum(map(len, parts["train"].values()))
+        held = ", ".join(f"{len(test):,} of {name}" for name, test in parts["test"].items())
+        published = ", the published Sum" if s.credit.score == "mean" else ""
+        plan = {
+            "gyms": step_plan(s, planned_steps(s, tasks) or 0),
+            "tasks": f"{tasks:,} for training in {', '.join(s.gyms.train)}; held out: {held}",
+            "user": f"{in_plan(*s.user.named())}; judge {in_plan(*s.judge.named())}",
+            "credit": f"{s.credit.credit} by {s.credit.score}{published}, gamma {s.credit.gamma}; "
+            f"at most {turns} turns of {s.gyms.turn_tokens} tokens",
+        }
+        if s.gyms.lessons:
+            count = sum(1 for _ in read_lessons(s.gyms.lessons))
+            plan["lessons"] = f"{s.gyms.lessons}: {count:,} dialogues"
+        lines = [f"{name:<20}{text}" for name, text in plan.items()]
+        return lines + rows.left_out_lines()
 
     def sections(self) -> Mapping[str, tuple]:
         return standard_sections(NAMES, _rests_on)

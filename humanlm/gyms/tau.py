@@ -6,16 +6,24 @@
 __all__ = ['STOP', 'tau']
 
 # %% ../../nbs/gyms/59_tau.ipynb #imports
+import hashlib
+import inspect
 import json
 import random
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache, cached_property
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from itertools import product
+from typing import Any, TypedDict, Unpack, get_args
 
+from msgspec import ValidationError, convert, defstruct
+
+from ..clients.calls import tool_call
+from ..clients.reader import read_json
 from ..core.basics import DataError, shorten
-from .function import published_row, read_task
+from .function import arithmetic, fixture, published_row, read_task, released_rows
 from humanlm.gyms.protocol import (
     TEXT,
     Environment,
@@ -29,25 +37,436 @@ from humanlm.gyms.protocol import (
     as_dialogue,
     spoken,
 )
-from humanlm.gyms.shop import (
-    ADDRESS,
-    REASONS,
-    TRANSFER,
-    AirlineDesk,
-    Desk,
-    RetailDesk,
-    Shop,
-    fixture,
-    new_address,
-    open_shop,
-    read_tool_call,
-)
 
-# %% ../../nbs/gyms/59_tau.ipynb #wish_of
+# %% ../../nbs/gyms/59_tau.ipynb #RetailShop
+_Shop = Mapping[str, Mapping[str, Mapping]]  # table → key → record; never changed
+_TABLES = {"users": "user_id", "orders": "order_id", "products": "product_id"}  # and their keys
+
+
+def _open_shop(
+    name: str,  # retail: tau-bench's, below HUMANLM_DATA; small/SEED: made up
+) -> _Shop:
+    "Read or make a shop"
+    if name.startswith("small/"):
+        return _small_shop(name)
+    return {
+        table: released_rows(f"{name}_{table}.jsonl", f"{name}/data/{table}.json", key=key)
+        for table, key in _TABLES.items()
+    }
+
+# %% ../../nbs/gyms/59_tau.ipynb #small_shop
 _TEXTS = fixture("desks")
 
 
-def _wish(shop: Shop, name: str, arguments: Mapping[str, Any]) -> str:  # name: of a tool
+def _number(rng, digits):
+    return str(rng.randrange(10 ** (digits - 1), 10**digits))
+
+
+def _new_address(rng):
+    street, city, state = rng.choice(_TEXTS["places"]).split(",")
+    return {
+        "address1": f"{rng.randint(1, 300)} {street}",
+        "address2": f"Flat {rng.randint(1, 80)}",
+        "city": city,
+        "country": "USA",
+        "state": state,
+        "zip": _number(rng, 5),
+    }
+
+
+def _product(rng, line):
+    name, price, *options = re.split("[:;] ", line)
+    options = dict(option.split(" ", 1) for option in options)
+    kinds = [dict(zip(options, values)) for values in product(*map(str.split, options.values()))]
+    ids = [_number(rng, 10) for _ in kinds]
+    variants = {
+        key: {
+            "item_id": key,
+            "options": kind,
+            "available": rng.random() < 0.8,
+            "price": round(int(price) * rng.uniform(0.9, 1.1), 2),
+        }
+        for key, kind in zip(ids, kinds)
+    }
+    return {"name": name, "product_id": _number(rng, 10), "variants": variants}
+
+
+def _user(rng):
+    first, last = rng.choice(_TEXTS["first"].split()), rng.choice(_TEXTS["last"].split())
+    brand, digits = rng.choice(["visa", "mastercard"]), _number(rng, 4)
+    ways = [
+        {"source": "credit_card", "brand": brand, "last_four": digits},
+        {"source": "paypal"},
+        {"source": "gift_card", "balance": rng.randint(10, 150)},
+    ]
+    ways = [
+        way | {"id": f"{way['source']}_{_number(rng, 7)}"}
+        for way in rng.sample(ways, rng.randint(2, 3))
+    ]
+    return {
+        "user_id": f"{first}_{last}_{_number(rng, 4)}".lower(),
+        "name": {"first_name": first, "last_name": last},
+        "address": _new_address(rng),
+        "email": f"{first}.{last}{_number(rng, 4)}@example.com".lower(),
+        "payment_methods": {way["id"]: way for way in ways},
+        "orders": [],
+    }
+
+
+def _order(rng, user, products):
+    items = []
+    for sold in rng.sample(products, rng.randint(1, 4)):
+        variant = rng.choice(list(sold["variants"].values()))
+        item = {name: variant[name] for name in ("item_id", "price", "options")}
+        items.append({"name": sold["name"], "product_id": sold["product_id"], **item})
+    status = rng.choice(("pending", "pending", "pending", "delivered", "delivered", "processed"))
+    way = rng.choice([way for way in user["payment_methods"] if not way.startswith("gift")])
+    user["orders"].append(key := f"#W{_number(rng, 7)}")
+    sent = []
+    if status != "pending":
+        ids = [item["item_id"] for item in items]
+        sent = [{"tracking_id": [_number(rng, 12)], "item_ids": ids}]
+    return {
+        "order_id": key,
+        "user_id": user["user_id"],
+        "address": user["address"],
+        "items": items,
+        "fulfillments": sent,
+        "status": status,
+        "payment_history": [_payment("payment", _total(items), way)],
+    }
+
+
+def _total(items) -> float:
+    return round(sum(item["price"] for item in items), 2)
+
+
+def _payment(kind, amount, way) -> dict:
+    return {"transaction_type": kind, "amount": abs(amount), "payment_method_id": way}
+
+
+@lru_cache(maxsize=64)
+def _small_shop(name: str) -> _Shop:
+    "Make up a shop"
+    rng = random.Random(name)
+    products = [_product(rng, line) for line in _TEXTS["goods"]]
+    users = [_user(rng) for _ in range(60)]
+    orders = [_order(rng, user, products) for user in users for _ in range(rng.randint(1, 4))]
+    tables = zip(_TABLES.items(), (users, orders, products))
+    return {name: {row[key]: row for row in rows} for (name, key), rows in tables}
+
+# %% ../../nbs/gyms/59_tau.ipynb #RetailDesk
+_TRANSFER = "transfer_to_human_agents"  # ends an episode
+_REASONS = ("no longer needed", "ordered by mistake")  # for which an order may be cancelled
+_RULES = tuple(_TEXTS["retail"])  # of the desk
+_TOOLS: dict[str, Any] = {}  # name → method of `_Desk`
+
+
+class _Address(TypedDict):
+    address1: str
+    address2: str
+    city: str
+    state: str
+    country: str
+    zip: str
+
+
+_ADDRESS = tuple(_Address.__annotations__)
+
+
+def _as_tool(method: Callable) -> Callable:
+    "Make a method a tool: its name, arguments and docstring are what a clerk may look up"
+    _, *arguments = inspect.signature(method).parameters.values()
+    fields: list[tuple[str, Any]] = []
+    for one in arguments:
+        if one.kind is one.VAR_KEYWORD:
+            fields += get_args(one.annotation)[0].__annotations__.items()
+        else:
+            fields.append((one.name, one.annotation))
+    method.form = defstruct(method.__name__, fields, forbid_unknown_fields=True)
+    _TOOLS[method.__name__] = method
+    return method
+
+
+@dataclass
+class _Desk:
+    "A shop with the changes of one episode, and tools that make them"
+
+    shop: _Shop
+    changed: dict[tuple[str, str], dict] = field(default_factory=dict)  # (table, key) → new record
+
+    def get(self, table: str, key: str) -> Mapping:
+        "Look up a record; `DataError` where there is none"
+        record = self.changed.get((table, key)) or self.shop[table].get(key)
+        if record is None:
+            raise DataError(f"{table[:-1]} {shorten(key, 60)} not found")
+        return record
+
+    def show(self, table: str, key: str) -> str:
+        "Write a record"
+        return json.dumps(self.get(table, key))
+
+    def put(self, table: str, key: str, **new) -> str:
+        "Keep a record with some fields new, and show it"
+        self.changed[table, key] = {**self.get(table, key), **new}
+        return self.show(table, key)
+
+    def state(self) -> str:
+        "Hash what differs from the shop (SHA-256)"
+        rows = [
+            [*where, record]
+            for where, record in sorted(self.changed.items())
+            if record != self.shop[where[0]].get(where[1])
+        ]
+        return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
+
+    def call(
+        self, name: str, arguments: Mapping[str, Any]
+    ) -> tuple[str, str]:  # what the tool shows, and the fault if it did nothing
+        "Execute a call; everything that is wrong with it becomes text"
+        if (tool := _TOOLS.get(name)) is None:
+            return f"Error: there is no tool {shorten(name, 60)!r}. Look up `tools`.", "format"
+        before = dict(self.changed)
+        try:
+            convert(arguments, tool.form)
+            return tool(self, **arguments), ""
+        except ValidationError as e:
+            takes = ", ".join(tool.form.__struct_fields__) or "nothing"
+            return f"Error: {shorten(e, 200)}. {name} takes: {takes}.", "format"
+        except DataError as e:
+            self.changed = before  # all or nothing
+            return f"Error: {e}.", "tool"
+
+    def method(self, user_id: str, way: str) -> Mapping:
+        "Look up a way to pay; `DataError` where the user has none of this name"
+        methods = self.get("users", user_id)["payment_methods"]
+        if way not in methods:
+            raise DataError(f"payment method {shorten(way, 60)} not found")
+        return methods[way]
+
+    def charge(self, user_id: str, way: str, amount: float) -> None:
+        "Take an amount from a gift card, or put a negative one back"
+        card, user = self.method(user_id, way), self.get("users", user_id)
+        if card["source"] != "gift_card":
+            return
+        if (balance := round(card["balance"] - amount, 2)) < 0:
+            raise DataError(f"{way} holds {card['balance']}, and {amount} is needed")
+        ways = {**user["payment_methods"], way: {**card, "balance": balance}}
+        self.put("users", user_id, payment_methods=ways)
+
+    def order(self, order_id: str, status: str) -> Mapping:
+        "Look up an order that must have a status"
+        order = self.get("orders", order_id)
+        if order["status"] != status:
+            raise DataError(f"order {order_id} is {order['status']}, not {status}")
+        return order
+
+    def pick(self, order: Mapping, item_ids: list[str]) -> None:
+        "Raise `DataError` unless all items are in an order"
+        if not item_ids or Counter(item_ids) - Counter(item["item_id"] for item in order["items"]):
+            raise DataError("some of these items are not in the order")
+
+    def swapped(self, order: Mapping, item_ids: list[str], new_item_ids: list[str]):
+        "Give the items of an order after a swap, and what they cost more"
+        self.pick(order, item_ids)
+        if len(item_ids) != len(new_item_ids):
+            raise DataError("give one new item for each item")
+        items, more = list(order["items"]), 0.0
+        for old, new in zip(item_ids, new_item_ids):
+            fresh = [item if item is order["items"][n] else {} for n, item in enumerate(items)]
+            at, item = next(pair for pair in enumerate(fresh) if pair[1].get("item_id") == old)
+            variant = self.get("products", item["product_id"])["variants"].get(new)
+            if variant is None or not variant["available"]:
+                name = item["name"]
+                raise DataError(f"item {shorten(new, 60)} is no available variant of {name}")
+            changed = {name: variant[name] for name in ("price", "options")}
+            items[at] = {**item, **changed, "item_id": new}
+            more += variant["price"] - item["price"]
+        return items, round(more, 2)
+
+    def user_where(self, *texts: str) -> str:
+        "Find the user whose e-mail address, or name and zip code, are these texts"
+        wanted = [text.strip().lower() for text in texts]
+        for user_id, user in self.shop["users"].items():
+            who = (*user["name"].values(), user["address"]["zip"])
+            if wanted in ([user["email"].lower()], [text.lower() for text in who]):
+                return user_id
+        raise DataError("user not found")
+
+    @_as_tool
+    def get_user_details(self, user_id: str):
+        "Show a user with address, payment methods, and orders or reservations"
+        return self.show("users", user_id)
+
+    @_as_tool
+    def calculate(self, expression: str):
+        "Compute with numbers, + - * / and brackets"
+        try:
+            return str(round(float(arithmetic(expression)), 2))
+        except (ArithmeticError, TypeError) as e:
+            raise DataError(f"no result: {shorten(e, 100)}") from e
+
+    @_as_tool
+    def think(self, thought: str):
+        "Note a thought; nothing happens"
+        return "Noted."
+
+    @_as_tool
+    def transfer_to_human_agents(self, summary: str):
+        "Hand the customer over to a person, with a summary; this ends the talk"
+        return "The customer is handed over."
+
+    @_as_tool
+    def find_user_id_by_email(self, email: str):
+        "Find a user by e-mail address"
+        return self.user_where(email)
+
+    @_as_tool
+    def find_user_id_by_name_zip(self, first_name: str, last_name: str, zip: str):
+        "Find a user by name and zip code"
+        return self.user_where(first_name, last_name, zip)
+
+    @_as_tool
+    def get_order_details(self, order_id: str):
+        "Show an order with its items, status and payments; numbers begin with #W"
+        return self.show("orders", order_id)
+
+    @_as_tool
+    def get_product_details(self, product_id: str):
+        """Show the variants of a product, their prices and whether there are any left; takes a
+        product id, not an item id"""
+        return self.show("products", product_id)
+
+    @_as_tool
+    def list_all_product_types(self):
+        "List the products with their product ids"
+        names = {row["name"]: key for key, row in self.shop["products"].items()}
+        return json.dumps(dict(sorted(names.items())))
+
+    @_as_tool
+    def cancel_pending_order(self, order_id: str, reason: str):
+        "Cancel a pending order; the reason is one of: no longer needed; ordered by mistake"
+        order, net = self.order(order_id, "pending"), Counter()
+        if reason not in _REASONS:
+            raise DataError(f"the reason must be one of: {'; '.join(_REASONS)}")
+        for row in order["payment_history"]:
+            sign = 1 if row["transaction_type"] == "payment" else -1
+            net[row["payment_method_id"]] += sign * row["amount"]
+        back = {way: round(amount, 2) for way, amount in net.items() if round(amount, 2) > 0}
+        for way, amount in back.items():
+            self.charge(order["user_id"], way, -amount)
+        refunds = [_payment("refund", amount, way) for way, amount in back.items()]
+        return self.put(
+            "orders",
+            order_id,
+            status="cancelled",
+            cancel_reason=reason,
+            payment_history=[*order["payment_history"], *refunds],
+        )
+
+    @_as_tool
+    def modify_pending_order_address(self, order_id: str, **address: Unpack[_Address]):
+        "Send a pending order to another address"
+        self.order(order_id, "pending")
+        return self.put("orders", order_id, address=address)
+
+    @_as_tool
+    def modify_user_address(self, user_id: str, **address: Unpack[_Address]):
+        "Change the address of a user"
+        self.get("users", user_id)
+        return self.put("users", user_id, address=address)
+
+    @_as_tool
+    def modify_pending_order_items(
+        self, order_id: str, item_ids: list[str], new_item_ids: list[str], payment_method_id: str
+    ):
+        """Swap items of a pending order for other variants of the same products, once; new_item_ids
+        in the order of item_ids"""
+        order = self.order(order_id, "pending")
+        items, more = self.swapped(order, item_ids, new_item_ids)
+        self.charge(order["user_id"], payment_method_id, more)
+        paid = _payment("payment" if more > 0 else "refund", more, payment_method_id)
+        return self.put(
+            "orders",
+            order_id,
+            status="pending (item modified)",
+            items=items,
+            payment_history=[*order["payment_history"], paid],
+        )
+
+    @_as_tool
+    def modify_pending_order_payment(self, order_id: str, payment_method_id: str):
+        "Pay a pending order in another way"
+        order = self.order(order_id, "pending")
+        history, user_id = order["payment_history"], order["user_id"]
+        if [row["transaction_type"] for row in history] != ["payment"]:
+            raise DataError("this order was not paid by one payment")
+        old, amount = history[0]["payment_method_id"], history[0]["amount"]
+        if old == payment_method_id:
+            raise DataError("the order is paid in this way already")
+        self.charge(user_id, payment_method_id, amount)
+        self.charge(user_id, old, -amount)
+        new = [_payment("payment", amount, payment_method_id), _payment("refund", amount, old)]
+        return self.put("orders", order_id, payment_history=[*history, *new])
+
+    @_as_tool
+    def return_delivered_order_items(
+        self, order_id: str, item_ids: list[str], payment_method_id: str
+    ):
+        "Take back items of a delivered order, once"
+        order = self.order(order_id, "delivered")
+        gift_card = self.method(order["user_id"], payment_method_id)["source"] == "gift_card"
+        if not gift_card and payment_method_id != order["payment_history"][0]["payment_method_id"]:
+            raise DataError("refunds go to a gift card, or to where the order was paid from")
+        self.pick(order, item_ids)
+        return self.put(
+            "orders",
+            order_id,
+            status="return requested",
+            return_items=sorted(item_ids),
+            return_payment_method_id=payment_method_id,
+        )
+
+    @_as_tool
+    def exchange_delivered_order_items(
+        self, order_id: str, item_ids: list[str], new_item_ids: list[str], payment_method_id: str
+    ):
+        """Swap items of a delivered order for other variants of the same products, once;
+        new_item_ids in the order of item_ids"""
+        order = self.order(order_id, "delivered")
+        _, more = self.swapped(order, item_ids, new_item_ids)
+        way = self.method(order["user_id"], payment_method_id)
+        if way["source"] == "gift_card" and way["balance"] < more:
+            raise DataError(f"{payment_method_id} holds {way['balance']}, and {more} is needed")
+        return self.put(
+            "orders",
+            order_id,
+            status="exchange requested",
+            exchange_items=sorted(item_ids),
+            exchange_new_items=sorted(new_item_ids),
+            exchange_payment_method_id=payment_method_id,
+            exchange_price_difference=more,
+        )
+
+# %% ../../nbs/gyms/59_tau.ipynb #call_tool
+_NAMED = re.compile(r"\s*([A-Za-z_]\w{0,60})\s*:?\s*(?=\{)")
+
+
+def _read_tool_call(
+    content: str,
+) -> tuple[str, dict]:  # {"name": ..., "arguments": {...}}, or a name and its arguments as JSON
+    "Read name and arguments; `DataError` says how to write them"
+    named = _NAMED.match(content)
+    value = next(read_json(content[named.end() if named else 0 :]), None)
+    call = None if value is None else (named[1], value) if named else tool_call(value)
+    if call is None:
+        raise DataError(
+            'This is no call of a tool. Write {"name": "think", "arguments": {"thought": "..."}}.'
+        )
+    return call
+
+# %% ../../nbs/gyms/59_tau.ipynb #wish_of
+def _wish(shop: _Shop, name: str, arguments: Mapping[str, Any]) -> str:  # name: of a tool
     "Say a right call as its customer would"
     order = shop["orders"][arguments["order_id"]]
     parts = [_TEXTS["wishes"][name].format(order["order_id"])]
@@ -61,7 +480,7 @@ def _wish(shop: Shop, name: str, arguments: Mapping[str, Any]) -> str:  # name: 
     if "reason" in arguments:
         parts.append(f"The reason: {arguments['reason']}.")
     if "address1" in arguments:
-        parts.append(f"The new address: {', '.join(arguments[part] for part in ADDRESS)}.")
+        parts.append(f"The new address: {', '.join(arguments[part] for part in _ADDRESS)}.")
     if "payment_method_id" in arguments:
         parts.append(f"Please use {arguments['payment_method_id']}.")
     return " ".join(parts)
@@ -83,12 +502,9 @@ class _TauTask(GymTask):
     hello: str  # with which the customer begins
     actions: tuple[Mapping[str, Any], ...]  # name and kwargs of each right call
     outputs: tuple[str, ...] = ()  # that the customer must be told
-    shop: str = "retail"  # as for `open_shop`
+    shop: str = "retail"  # as for `_open_shop`
     wanted: str = ""  # in the customer's words; empty: as in the instruction
-
-    @property
-    def opening(self) -> str:
-        return self.hello
+    prompt = "{hello}"
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -98,9 +514,9 @@ class _TauTask(GymTask):
         outputs = (one for one in self.outputs if len(one) > 3)
         return (self.instruction, *filter(None, keys), *outputs)
 
-    def desk(self) -> Desk:
+    def desk(self) -> _Desk:
         "Open a fresh desk"
-        return _desk_of(self.shop)(open_shop(self.shop))
+        return _Desk(_open_shop(self.shop))
 
     @cached_property
     def goal(self) -> tuple[str, bool]:
@@ -118,17 +534,10 @@ class _TauTask(GymTask):
     @cached_property
     def identity(self) -> tuple[str, str, dict]:
         "Say who the customer is, and which tool finds them with what"
-        if self.shop == "airline":
-            key = {"user_id": self.user_id}
-            return f"My user id is {self.user_id}.", "get_user_details", key
-        user = open_shop(self.shop)["users"][self.user_id]
+        user = _open_shop(self.shop)["users"][self.user_id]
         name, code = user["name"], user["address"]["zip"]
         who = f"I am {' '.join(name.values())}, and my zip code is {code}."
         return who, "find_user_id_by_name_zip", {**name, "zip": code}
-
-
-def _desk_of(shop: str) -> type[Desk]:
-    return AirlineDesk if shop == "airline" else RetailDesk
 
 # %% ../../nbs/gyms/59_tau.ipynb #announces
 _DONE = re.compile(
@@ -173,18 +582,16 @@ _HELP = (
 )
 
 
-@cache
-def _pages(desk: type[Desk]) -> dict[str, str]:  # word of a search → what it shows
-    tools = [
-        f"{name}({', '.join(tool.takes)}): {' '.join(tool.__doc__.split())}"
-        for name, tool in desk.tools.items()
-    ]
-    forms = "Arguments are texts where nothing else is said; those that end in _ids are lists of "
-    return {
-        "tools": "\n".join([*tools, f"{forms}texts."]),
-        "help": _HELP,
-        "policy": "\n".join(f"{n}. {rule}" for n, rule in enumerate(desk.rules, 1)),
-    }
+_TOOL_LINES = [
+    f"{name}({', '.join(tool.form.__struct_fields__)}): {' '.join(tool.__doc__.split())}"
+    for name, tool in sorted(_TOOLS.items())
+]
+_FORMS = "Arguments are texts; those that end in _ids are lists of texts."
+_PAGES = {  # word of a search → what it shows
+    "tools": "\n".join([*_TOOL_LINES, _FORMS]),
+    "help": _HELP,
+    "policy": "\n".join(f"{n}. {rule}" for n, rule in enumerate(_RULES, 1)),
+}
 
 # %% ../../nbs/gyms/59_tau.ipynb #TauEnvironment
 class _TauEnvironment(Environment):
@@ -192,7 +599,6 @@ class _TauEnvironment(Environment):
 
     task: _TauTask
     roles = {"customer": UserRole(_CUSTOMER, answer_form(reply=TEXT, done={"type": "boolean"}))}
-    kinds = ("action", "search", "answer")
     formats = {
         "action": "what you say to the customer",
         "search": "`tools`, `policy` or `help`",
@@ -234,19 +640,19 @@ class _TauEnvironment(Environment):
         return Feedback(reply or "Goodbye.", self.paid(message) if done else 0.0, done)
 
     async def on_search(self, content):
-        name, pages = content.strip(" `.\"'").lower(), _pages(type(self.desk))
-        if name in pages and not (name == "policy" and self.config.compat):
-            return Feedback(pages[name])
+        name = content.strip(" `.\"'").lower()
+        if name in _PAGES and not (name == "policy" and self.config.compat):
+            return Feedback(_PAGES[name])
         text = f"There is nothing about {shorten(name, 40)!r}. Look up {self.formats['search']}."
         return Feedback(text, fault="format")
 
     async def on_answer(self, content):
         try:
-            name, arguments = read_tool_call(content)
+            name, arguments = _read_tool_call(content)
         except DataError as e:
             return Feedback(str(e), fault="format")
         shown, fault = self.desk.call(name, arguments)
-        if name == TRANSFER and not fault:
+        if name == _TRANSFER and not fault:
             return Feedback(shown, self.paid(), True)
         return Feedback(shown, fault=fault)
 
@@ -277,8 +683,8 @@ def _calls(rng, shop, user, order) -> list[tuple[str, dict]]:
         return [("return_delivered_order_items", back)]
     if order["status"] != "pending":
         return []
-    moved = ("modify_pending_order_address", about | new_address(rng))
-    cancelled = ("cancel_pending_order", about | {"reason": rng.choice(REASONS)})
+    moved = ("modify_pending_order_address", about | _new_address(rng))
+    cancelled = ("cancel_pending_order", about | {"reason": rng.choice(_REASONS)})
     swapped = ("modify_pending_order_items", swap)
     paid = ("modify_pending_order_payment", about | {"payment_method_id": rng.choice(ways)})
     return rng.choice(([cancelled], [swapped], [moved], [paid], [moved, swapped], [paid, moved]))
@@ -286,7 +692,7 @@ def _calls(rng, shop, user, order) -> list[tuple[str, dict]]:
 
 def _new_task(rng, name, shop_name):
     "Draw a task; None where its calls cannot be made"
-    shop = open_shop(shop_name)
+    shop = _open_shop(shop_name)
     user, asks, calls = rng.choice(list(shop["users"].values())), "", []
     count = min(len(user["orders"]), rng.choice((1, 1, 2, 3)))
     orders = [shop["orders"][key] for key in rng.sample(user["orders"], count)]
@@ -294,7 +700,7 @@ def _new_task(rng, name, shop_name):
         asks = _TEXTS["forbidden"][orders[0]["status"]].format(orders[0]["order_id"])
     else:
         calls = [call for order in orders for call in _calls(rng, shop, user, order)]
-    desk = RetailDesk(shop)
+    desk = _Desk(shop)
     if not (asks or calls) or any(desk.call(*call)[1] for call in calls):
         return None
     detail = f"Your zip code is {user['address']['zip']}."
@@ -324,11 +730,11 @@ def _read_tau(
 ) -> _TauTask:
     "Read a published row; what parquet rows leave out, and the shop, lie below HUMANLM_DATA"
     row = published_row(row, "gym_tau.jsonl", "tau_train.json", "tau_test.json")
+    if "airline" in str(row.get("id")):
+        raise DataError(f"{row['id']} needs tau-bench's airline; only its shop is here")
+    _open_shop("retail")
     task = (row.get("info") or {}).get("task") or {}
-    shop = "airline" if "airline" in str(row.get("id")) else "retail"
-    open_shop(shop)
-    names = {name: row.get(name) for name in ("id", "obs")}
-    return read_task(_TauTask, {**task, **names, "shop": shop}, hello="obs")
+    return read_task(_TauTask, {**task, "id": row.get("id"), "hello": row.get("obs")})
 
 # %% ../../nbs/gyms/59_tau.ipynb #tau-2
 _ASK = (
@@ -359,7 +765,7 @@ def _clerk_plan(task: _TauTask, turns: int) -> list[ToolCall]:  # turns: that ma
 def _tau_expert(env: _TauEnvironment) -> ToolCall:
     "Do the first thing of the plan that is not done; say the last one again"
     done = {(turn.kind, turn.content) for turn in env.turns}
-    plan = _clerk_plan(env.task, env.config.max_turns)
+    plan = _clerk_plan(env.task, env.max_turns)
     return next((call for call in plan if (call.kind, call.content) not in done), plan[-1])
 
 
@@ -370,8 +776,8 @@ tau = Gym(
     _tau_expert,
     config=GymConfig(max_turns=30),
     read=_read_tau,
-    about="You are at the desk of a shop or an airline. A customer wants something done about "
-    "orders or flights. You talk to the customer, and you call the tools of the back office.",
+    about="You are at the desk of a shop. A customer wants something done about orders. You talk "
+    "to the customer, and you call the tools of the back office.",
     hint="Look up the tools and the rules first. Find out who the customer is and what they "
     "want, agree on it, do it, and say that it is done.",
 )

@@ -21,7 +21,6 @@ from ..clients.protocol import ChatReply, ChatRequest, LLMError, chat, setting
 from ..clients.reader import break_markers, fill, quoted, without_middle
 from ..clients.thoughts import THOUGHT_TAG
 from ..core.basics import require, shorten, to_json
-from ..core.plugins import is_plugin, load_plugin
 from .protocol import Environment, UserError, UserRole
 from ..models.settings import ChatConfig, model_check
 
@@ -42,23 +41,16 @@ _SLOT = re.compile(r"\{([a-z_]+)\}")
 _LABELS = {"user": "You", "assistant": "Assistant"}
 
 
-def _is_history(value: Any) -> bool:
-    "Tell whether a field is a list of turns with role and content"
-    return isinstance(value, (list, tuple)) and all(
-        isinstance(turn, Mapping) and turn.get("role") in _LABELS for turn in value
-    )
-
-
 def _shown(value: Any, limit: int) -> str:  # value: of a payload; limit: characters
     "Put a field of a payload into a prompt"
     if value in ([], ()):
         return "(nothing yet)"
-    if not _is_history(value):
-        return quoted(without_middle(value if isinstance(value, str) else to_json(value), limit))
-    return "\n".join(
-        f"{_LABELS[turn['role']]}:\n{quoted(without_middle(turn['content'], limit))}"
-        for turn in value[-12:]
-    )
+    if isinstance(value, list) and isinstance(value[0], Mapping) and "role" in value[0]:
+        return "\n".join(
+            f"{_LABELS[turn['role']]}:\n{quoted(without_middle(turn['content'], limit))}"
+            for turn in value[-12:]
+        )
+    return quoted(without_middle(value if isinstance(value, str) else to_json(value), limit))
 
 
 def _role_question(
@@ -144,8 +136,7 @@ class GymUserConfig(ChatConfig):
 
     model: str = "rule"
     """rule (offline, by the gym), a chat model (openai/gpt-5-mini, vllm/NAME, hf/NAME-or-folder),
-    module:name (a class or async function of yours), or env: MULTITURN_MODEL_NAME at
-    OPENAI_BASE_URL"""
+    or env: MULTITURN_MODEL_NAME at OPENAI_BASE_URL"""
     persona: str = field(default="", kw_only=True)
     "Whom the model plays, in words, where the gym does not say."
     temperature: float | None = field(default=0.7, kw_only=True)
@@ -157,12 +148,7 @@ class GymUserConfig(ChatConfig):
     rules: ClassVar[tuple[str, ...]] = ("rule",)
 
     def model_checks(self):
-        if not is_plugin(self.model):
-            yield model_check("model", self.model, ("env", *self.rules))
-
-    def is_rule(self, model: str) -> bool:
-        "Tell whether a name stands for somebody who asks no model"
-        return super().is_rule(model) or is_plugin(model)
+        yield model_check("model", self.model, ("env", *self.rules))
 
     def named(self) -> tuple[str, str | None]:
         "Give the model and its address"
@@ -182,9 +168,6 @@ class GymUserConfig(ChatConfig):
         "Make the user; None where rules play"
         if self.model == "rule":
             return None
-        if is_plugin(self.model):
-            player = load_plugin(self.model, f"{self.group}.model")
-            return player() if isinstance(player, type) else player
         model, url = self.named()
         options = self.options(ledger) | ({"base_url": url} if url else {})
         settings = {"temperature": self.temperature, "max_tokens": self.max_tokens}
@@ -203,5 +186,4 @@ class GymJudgeConfig(GymUserConfig):
 # %% ../../nbs/gyms/05_users.ipynb #user_bill
 def player_name(player: Any) -> str:
     "Name who plays a user or a judge"
-    name = getattr(player, "name", "") or getattr(player, "__name__", type(player).__name__)
-    return name if player is not None else "rule"
+    return getattr(player, "name", type(player).__name__) if player else "rule"

@@ -342,7 +342,7 @@ class _Comparison:
         lines += [f"judge       {self.judge}: {price}", f"results     {self.folder}"]
         return "\n".join(lines)
 
-    def judges(self, ledger: Ledger) -> list[PreferenceJudge]:
+    def judges(self, ledger: Ledger) -> list[Any]:
         "Make a judge for each taste and, beside them, rules for what can be counted"
         preference = self.settings.preference
         cached = replace(preference, cache=preference.cache or str(self.folder / "answers"))

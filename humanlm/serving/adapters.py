@@ -7,7 +7,6 @@ __all__ = ['gymnasium_env']
 
 # %% ../../nbs/serving/05_adapters.ipynb #imports
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 from ..clients.reader import without_middle
@@ -23,15 +22,19 @@ from humanlm.gyms.protocol import (
 _MAX_SHOWN = 20_000  # characters of an observation; of more, the middle is left out
 
 
-@cache
-def _classes():
+def gymnasium_env(
+    gym: Gym,
+    tasks: Sequence[GymTask] | None = None,  # None: 64 of the gym's own making
+    config: GymConfig | None = None,
+    user: Any = None,  # as for `Environment`
+    judge: Any = None,
+) -> Any:  # `gymnasium.Env`
+    "Make an environment of Gymnasium; `ConfigError` where that is not installed"
     gymnasium, printable = optional("gymnasium"), "".join(map(chr, range(32, 127))) + "\n"
+    by_id = {task.id: task for task in (gym.tasks(64, 0) if tasks is None else tasks)}
 
     class AnyText(gymnasium.spaces.Text):
         "Texts of any signs up to a length"
-
-        def __init__(self, max_length, seed=None):
-            super().__init__(max_length, min_length=0, charset=printable, seed=seed)
 
         def contains(self, x):
             return isinstance(x, str) and len(x) <= self.max_length
@@ -39,20 +42,17 @@ def _classes():
     class GymnasiumEnv(gymnasium.Env):
         "A gym in the shape of Gymnasium"
 
-        action_space, observation_space = AnyText(MAX_CONTENT), AnyText(_MAX_SHOWN + 100)
+        action_space = AnyText(MAX_CONTENT, min_length=0, charset=printable)
+        observation_space = AnyText(_MAX_SHOWN + 100, min_length=0, charset=printable)
         play: Any = None
-
-        def __init__(self, gym, tasks, config, user, judge):
-            self.gym, self.config, self.players = gym, config, (user, judge)
-            self.tasks = {task.id: task for task in tasks}
 
         def reset(self, *, seed=None, options=None):
             super().reset(seed=seed)
             place, seed = self.np_random.integers(2**31, size=2).tolist()
-            name = (options or {}).get("task", [*self.tasks][place % len(self.tasks)])
-            check_name(name, self.tasks, f"task of {self.gym.name}")
-            self.play = self.gym.play(self.tasks[name], self.config, *self.players, seed=seed)
-            info = {"task": name, "system": self.gym.system_prompt(self.config)}
+            name = (options or {}).get("task", [*by_id][place % len(by_id)])
+            check_name(name, by_id, f"task of {gym.name}")
+            self.play = gym.play(by_id[name], config, user, judge, seed)
+            info = {"task": name, "system": gym.system_prompt(config)}
             return without_middle(self.play.task.opening, _MAX_SHOWN), info
 
         def step(self, action):
@@ -67,16 +67,4 @@ def _classes():
                 {"stop": stop, "fault": turn.fault, "parts": dict(turn.parts)},
             )
 
-    return GymnasiumEnv
-
-
-def gymnasium_env(
-    gym: Gym,
-    tasks: Sequence[GymTask] | None = None,  # None: 64 of the gym's own making
-    config: GymConfig | None = None,
-    user: Any = None,  # as for `Environment`
-    judge: Any = None,
-) -> Any:  # `gymnasium.Env`
-    "Make an environment of Gymnasium; `ConfigError` where that is not installed"
-    tasks = gym.tasks(64, 0) if tasks is None else tasks
-    return _classes()(gym, tasks, config or gym.config, user, judge)
+    return GymnasiumEnv()

@@ -20,9 +20,8 @@ import msgspec
 
 from ..alignment.simulator import RequestError
 from ..classmate.classmates import READER, START, read_mapping
-from ..clients.names import is_up
 from ..clients.protocol import ChatRequest
-from ..core.basics import ConfigError, atomic_write, check_name, shorten, to_json
+from ..core.basics import ConfigError, atomic_write, check_name, to_json
 from ..core.grammar import parse
 from humanlm.core.web import (
     listen,
@@ -39,7 +38,7 @@ from humanlm.serving.service import (
     ServiceConfig,
     make_app,
 )
-from .vllm import vllm_command, vllm_program
+from .vllm import vllm_command
 
 # %% ../../nbs/serving/10_classmates.ipynb #HostConfig
 KEY = "VLLM_API_KEY"
@@ -49,8 +48,6 @@ KEY = "VLLM_API_KEY"
 class _HostConfig(ServiceConfig):
     "Where classmates are hosted"
 
-    port: int = 8003
-    """Port to listen on. 0: any free one."""
     out: str = "classmates.json"
     """File that says where they answer, as long as they do, for classmate.models. Empty: none."""
     dtype: str = "float32"
@@ -71,7 +68,7 @@ class _BegunBody(ChatBody, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
 
-    def chat(self, most: int, **more: Any) -> ChatRequest:
+    def chat(self, **more: Any) -> ChatRequest:
         "Return a request whose answer may have been begun; `RequestError` says what is wrong"
         *before, last = msgspec.to_builtins(self.messages)
         begun = bool(self.continue_final_message)
@@ -82,11 +79,11 @@ class _BegunBody(ChatBody, kw_only=True):
                 "continue_final_message",
             )
         if not begun:
-            return replace(super().chat(most), messages=(*before, last))
+            return replace(super().chat(), messages=(*before, last))
         if last["role"] != "assistant" or not before:
             what = "With continue_final_message the last message must be the assistant's"
             raise RequestError(f"{what}, behind others", "messages")
-        return replace(super().chat(most), messages=tuple(before), prefill=last["content"])
+        return replace(super().chat(), messages=tuple(before), prefill=last["content"])
 
 # %% ../../nbs/serving/10_classmates.ipynb #ClassmateService
 class _ClassmateService(ChatService):
@@ -106,7 +103,6 @@ def _mapping_file(
     if not path:
         yield None
         return
-    _check_free(path)
     machine = socket.gethostname() if host in ("0.0.0.0", "::") else host
     text = to_json({name: {"local_host": machine, "port": port} for name in names}, indent=1) + "\n"
     atomic_write(path, text)
@@ -116,18 +112,6 @@ def _mapping_file(
         with contextlib.suppress(OSError):
             if Path(path).read_text("utf-8") == text:
                 Path(path).unlink()
-
-
-def _check_free(path: str | Path) -> None:
-    "Raise where a file is something else than a mapping, or its classmates answer"
-    if not path or not Path(path).exists():
-        return
-    for name, url in read_mapping(path).items():
-        if is_up(f"{url.removesuffix('/v1')}/health"):
-            raise ConfigError(
-                f"{path} is another host's: {shorten(name)} answers at {url}. End that "
-                "one, or name another file with --host.out."
-            )
 
 # %% ../../nbs/serving/10_classmates.ipynb #classmate_places
 def _classmate_places(names: Sequence[str]) -> dict[str, str]:  # name → folder or name on the Hub
@@ -147,9 +131,9 @@ def _classmate_places(names: Sequence[str]) -> dict[str, str]:  # name → folde
 # %% ../../nbs/serving/10_classmates.ipynb #host_plan
 def _host_plan(places: Mapping[str, str], c: _HostConfig, key: str) -> str:
     "Return what would be hosted, and how vLLM would be started for it"
-    program, lines = vllm_program() or "vllm", []
+    lines = []
     for i, (name, place) in enumerate(places.items()):
-        command = vllm_command(program, place, name, c.port + i, c.dtype, host=c.host)
+        command = vllm_command(place, name, c.port + i, c.dtype, host=c.host)
         lines += [
             f"{name}: {place}, {server_url(c.host, c.port)}/v1",
             f"with vLLM    {shlex.join(command)}",
@@ -175,7 +159,7 @@ def _host_models(places: Mapping[str, str], c: _HostConfig, key: str = "") -> No
             written = f", written to {c.out}" if c.out else ""
             address = server_url(c.host, port)
             print(f"{', '.join(places)}: {address}/v1{written} (Ctrl+C stops)", flush=True)
-            serve_app(make_app(_ClassmateService(models, c, key)), line)
+            serve_app(make_app(_ClassmateService(models, key)), line)
 
 
 def _prompt_thinking(place: str) -> bool | None:  # as `segments` takes it
@@ -201,7 +185,6 @@ def host_command(argv: Sequence[str]) -> int:  # exit code
     if s.dry_run:
         print(_host_plan(places, c, key))
         return 0
-    _check_free(c.out)
     try:
         _host_models(places, c, key)
     except KeyboardInterrupt:

@@ -21,10 +21,11 @@ from ..data.viz import cut
 from ..evaluation.answering import run_of
 from ..evaluation.dialogues import PEOPLE
 from ..hierarchy.prompts import SPEAKER, parts_text
+from .service import ServiceConfig
 
 # %% ../../nbs/serving/21_items.ipynb #StudyConfig
 @dataclass(frozen=True)
-class StudyConfig:
+class StudyConfig(ServiceConfig):
     "What people are shown, and where"
 
     items: tuple[str, ...] | str = ()
@@ -38,12 +39,6 @@ class StudyConfig:
     """Share of the paper's least numbers of words that is asked for; 0: none."""
     consent: str = ""
     """A Markdown file: who asks, what for, whom to write to. Empty: a text that names nobody."""
-    host: str = "127.0.0.1"
-    """Where to listen; beyond this machine participants need the key."""
-    port: int = 8200
-    """0: any free one."""
-    key: str | None = None
-    """A word without which nobody can take part; also HUMANLM_STUDY_KEY."""
 
     def __post_init__(self):
         there = not self.consent or Path(self.consent).is_file()

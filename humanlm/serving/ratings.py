@@ -27,7 +27,7 @@ from humanlm.core.stats import (
 from ..evaluation.correlation import association, spearman
 from ..evaluation.measured import Measurement, Results, means_table, paired_table, results
 from ..hierarchy.levels import STATES
-from .survey import QUESTIONS, STEPS, Participant, StudyAnswers
+from .survey import QUESTIONS, STEPS, StudyAnswers, _Participant
 
 # %% ../../nbs/serving/24_ratings.ipynb #Rating
 def study_ratings(store: StudyAnswers) -> list[dict[str, Any]]:
@@ -40,7 +40,7 @@ def study_ratings(store: StudyAnswers) -> list[dict[str, Any]]:
     ]
 
 
-def _item_ratings(store: StudyAnswers, who: Participant, n: int) -> list[dict[str, Any]]:
+def _item_ratings(store: StudyAnswers, who: _Participant, n: int) -> list[dict[str, Any]]:
     item, models = who.items[n - 1]
     reply, states, answers = (store.answer(who.id, n, step) or {} for step in STEPS)
     rows = []

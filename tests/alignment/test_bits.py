@@ -184,7 +184,7 @@ def served(tmp_path):
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     stub = Path(__file__).parents[1] / "vllm_stub.py"
-    command = vllm_command("x", folder, "tiny", port, "float32")[1:]
+    command = vllm_command(folder, "tiny", port, "float32")[1:]
     process = subprocess.Popen([sys.executable, stub, *command])
     try:
         end = time.monotonic() + 120

@@ -18,16 +18,16 @@ from humanlm.gyms.evaluation import (
 )
 from humanlm.gyms.protocol import (
     COMPAT,
+    GYMS,
     ToolCall,
     find_gym,
-    gym_names,
     play_through,
 )
-from humanlm.gyms.recipe import _GymUsers, _load_gyms
+from humanlm.gyms.recipe import _GymUsers, recipe
 from humanlm.gyms.users import ModelUser
 from humanlm.training.run import read_settings
 
-ALL = pytest.mark.parametrize("name", gym_names())
+ALL = pytest.mark.parametrize("name", GYMS)
 
 
 # ---- line 4: what the policy reads
@@ -57,7 +57,7 @@ def test_training_and_evaluation_show_the_same_and_no_reward(name):
             "30",
         ]
     )
-    work = _load_gyms(s)
+    work = recipe.load(s)
     task, users = work.tasks["train"][name][0], _GymUsers(work)
     config = replace(gym.config, max_turns=30)
     expert = [

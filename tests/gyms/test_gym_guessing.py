@@ -18,8 +18,7 @@ from humanlm.gyms.intention import (
     intention,
 )
 from humanlm.gyms.protocol import ToolCall, play_through
-from humanlm.gyms.telepathy import _TelepathyTask, telepathy
-from humanlm.gyms.turtle import _StoryCriterion, _TurtleTask, turtle
+from humanlm.gyms.telepathy import _StoryCriterion, _TelepathyTask, _TurtleTask, telepathy, turtle
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
 needs_rows = pytest.mark.skipif(
@@ -182,7 +181,7 @@ def test_the_most_important_detail_pays_less_a_fifth_for_each_further_one(import
 
 def test_the_user_never_sees_what_was_not_asked():
     user, judge = (
-        says(requester=[{"response": "Well."}] * 3),
+        says(requester=[{"reply": "Well."}] * 3),
         says(coverage=[{"covered": []}, {"covered": [1]}, {"covered": [0, 2]}]),
     )
     env = intention.play(ROOM, user=user, judge=judge)

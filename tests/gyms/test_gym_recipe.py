@@ -17,6 +17,7 @@ from humanlm.gyms.conformance import gym_problems
 from humanlm.gyms.evaluation import _episode_values, load_episodes, play_tasks
 from humanlm.gyms.monitor import GymMonitor
 from humanlm.gyms.protocol import (
+    GYMS,
     Environment,
     Feedback,
     Gym,
@@ -24,7 +25,6 @@ from humanlm.gyms.protocol import (
     ToolCall,
     UserError,
     find_gym,
-    gym_names,
 )
 from humanlm.gyms.recipe import _train_gyms
 from humanlm.train import main
@@ -35,7 +35,7 @@ from humanlm.training.stages import _make_base, make_run
 ROOT = Path(__file__).resolve().parents[2]
 
 TINY = {
-    "gyms.train": "[template]",
+    "gyms.train": "[telepathy]",
     "gyms.held_out": "[persuade]",
     "gyms.tasks": 6,
     "gyms.test_n": 3,
@@ -83,7 +83,7 @@ def test_a_run_trains_on_one_gym_and_measures_two(trained):
     rows = json.loads((trained / "results.json").read_text())["rows"]
     found = {(row["model"], row["level"]): row for row in rows if row["metric"] == "score"}
     assert {"cold-start", "gyms", "expert", "chance"} <= {model for model, _ in found}
-    assert found["expert", "template"]["mean"] == found["expert", "persuade"]["mean"] == 1
+    assert found["expert", "telepathy"]["mean"] == found["expert", "persuade"]["mean"] == 1
 
 
 def dialogue(text="[action] go north", tokens=10, surprise=0.5, paid=0.0, row="a"):
@@ -152,7 +152,7 @@ def test_a_policy_that_is_brief_and_sure_since_it_earns_more_goes_on():
 
 def test_the_published_split_is_kept(monkeypatch):
     monkeypatch.setenv("MULTITURN_MODEL_NAME", "Qwen/Qwen3-32B")
-    assert {name for name in gym_names() if find_gym(name).held_out} == {
+    assert {name for name in GYMS if find_gym(name).held_out} == {
         "intention",
         "telepathy",
         "search",
@@ -320,7 +320,7 @@ def test_a_failed_user_is_no_score_and_the_episode_is_played_again(tmp_path):
 
 
 def test_a_gym_that_fails_is_told_from_a_policy_that_does():
-    gym = find_gym("template")
+    gym = find_gym("telepathy")
     play = gym.play(gym.tasks(1, 0)[0])
     play.on_action = lambda content: 1 / 0
     turn = run_sync(play.step("[action] x"))
@@ -346,6 +346,6 @@ def test_the_published_settings_make_a_plan(monkeypatch):
     assert "em by mean, the published Sum, gamma" in "\n".join(recipe.plan(spelt))
 
 
-@pytest.mark.parametrize("name", gym_names())
+@pytest.mark.parametrize("name", GYMS)
 def test_every_gym_passes_the_suite(name):
     assert run_sync(gym_problems(find_gym(name), odd=400)) == []

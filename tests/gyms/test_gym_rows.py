@@ -46,54 +46,6 @@ STAY = {
         "arguments": {"city": "Oslo", "check_in": "May 3"},
     },
 }
-PLANE = {
-    "flight_number": "HAT001",
-    "origin": "PHL",
-    "destination": "LGA",
-    "scheduled_departure_time_est": "06:00:00",
-    "scheduled_arrival_time_est": "07:00:00",
-    "dates": {
-        "2024-05-20": {
-            "status": "available",
-            "available_seats": {"economy": 2},
-            "prices": {"economy": 100},
-        }
-    },
-}
-ADA = {
-    "name": {"first_name": "Ada", "last_name": "Abel"},
-    "address": {"zip": "10001"},
-    "email": "ada@example.com",
-    "payment_methods": {
-        "certificate_1": {"source": "certificate", "id": "certificate_1", "amount": 60},
-        "credit_card_1": {"source": "credit_card", "id": "credit_card_1"},
-    },
-    "reservations": [],
-}
-BOOKING = {
-    "user_id": "ada_1",
-    "origin": "PHL",
-    "destination": "LGA",
-    "flight_type": "one_way",
-    "cabin": "economy",
-    "flights": [{"flight_number": "HAT001", "date": "2024-05-20"}],
-    "passengers": [{"first_name": "Ada", "last_name": "Abel", "dob": "1990-01-01"}],
-    "payment_methods": [
-        {"payment_id": "certificate_1", "amount": 60},
-        {"payment_id": "credit_card_1", "amount": 40},
-    ],
-    "total_baggages": 0,
-    "nonfree_baggages": 0,
-    "insurance": "no",
-}
-CANCEL = {"name": "cancel_reservation", "kwargs": {"reservation_id": "HATHAT"}}
-
-
-def tau_row(*actions):
-    task = {"user_id": "ada_1", "instruction": "Book me a flight.", "outputs": []}
-    return {"id": "airline-test-000", "obs": "Hi.", "info": {"task": task | {"actions": actions}}}
-
-
 FILES = {
     "functions.json": [
         {
@@ -121,7 +73,6 @@ FILES = {
     ],
     "all_stories_refined.json": {"901": STORY},
     "travelgym_data_22.json": {"hotel:2-29": STAY},
-    "tau_test.json": [tau_row({"name": "book_reservation", "kwargs": BOOKING}, CANCEL)],
 }
 
 
@@ -139,7 +90,6 @@ ROWS = [
     row("intention", id="i1"),
     row("turtlegym", title=STORY["new_title"], surface="...", bottom="..."),
     row("travelgym", opening=STAY["initial_description"], id="hotel:2-29", ground_truth="['H3']"),
-    row("taugym", id="airline-test-000"),
 ]
 
 
@@ -154,13 +104,6 @@ def tree(tmp_path, monkeypatch):
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     for name, table in FILES.items():
         write_json(tmp_path / "UserRL/gyms/AnyGym/anygym/data" / name, table)
-    airline = tmp_path / "tau-bench/tau_bench/envs/airline/data"
-    for name, table in {
-        "users": {"ada_1": ADA},
-        "reservations": {"ABC123": {"reservation_id": "ABC123"}},
-        "flights": {"HAT001": PLANE},
-    }.items():
-        write_json(airline / f"{name}.json", table)
     (tmp_path / "UserRL/data").mkdir()
     pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "UserRL/data/test.parquet")
     monkeypatch.setenv("HUMANLM_DATA", str(tmp_path))
@@ -174,7 +117,6 @@ def test_released_rows_play_with_the_released_task_files(tree):
         "intention": 1,
         "turtle": 1,
         "travel": 1,
-        "tau": 1,
     } and not found.left_out.counts
     for name, tasks in found.tasks.items():
         gym = find_gym(name)

@@ -10,12 +10,7 @@ import pytest
 from humanlm.core.basics import read_jsonl, run_sync
 from humanlm.gyms.conformance import gym_problems
 from humanlm.gyms.protocol import ToolCall, play_through
-from humanlm.gyms.shop import (
-    REASONS,
-    RetailDesk,
-    open_shop,
-)
-from humanlm.gyms.tau import STOP, _announces, _tau_tasks, tau
+from humanlm.gyms.tau import _REASONS, STOP, _announces, _Desk, _open_shop, _tau_tasks, tau
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
 needs_rows = pytest.mark.skipif(
@@ -23,7 +18,7 @@ needs_rows = pytest.mark.skipif(
     reason="set HUMANLM_DATA to a folder with userrl and tau_bench",
 )
 TASKS = _tau_tasks(64, 0)
-SHOP = open_shop("small/0.0")
+SHOP = _open_shop("small/0.0")
 
 
 def say(env, *calls: str):
@@ -65,7 +60,7 @@ def test_the_right_calls_pay_one_in_any_order_of_items_and_an_extra_change_pays_
     say(
         greedy,
         *gold(task),
-        tool("cancel_pending_order", order_id=other, reason=REASONS[0]),
+        tool("cancel_pending_order", order_id=other, reason=_REASONS[0]),
         "[action] Your order has been cancelled.",
     )
     assert greedy.score == 0
@@ -95,7 +90,7 @@ def test_where_nothing_may_change_refusing_pays_and_any_change_does_not():
     assert not false.stop and false.score == 0
     say(
         eager,
-        tool("cancel_pending_order", order_id=an_order("pending")["order_id"], reason=REASONS[0]),
+        tool("cancel_pending_order", order_id=an_order("pending")["order_id"], reason=_REASONS[0]),
         "[action] I cannot do that.",
     )
     assert eager.score == 0
@@ -218,13 +213,13 @@ def test_tools_refuse_what_the_rules_of_the_desk_forbid():
     for name, arguments, words in [
         (
             "cancel_pending_order",
-            {"order_id": delivered["order_id"], "reason": REASONS[0]},
+            {"order_id": delivered["order_id"], "reason": _REASONS[0]},
             "is delivered",
         ),
         ("cancel_pending_order", {"order_id": pending["order_id"], "reason": "bored"}, "reason"),
         (
             "cancel_pending_order",
-            {"order_id": pending["order_id"][1:], "reason": REASONS[0]},
+            {"order_id": pending["order_id"][1:], "reason": _REASONS[0]},
             "not found",
         ),
         (
@@ -255,7 +250,7 @@ def test_tools_refuse_what_the_rules_of_the_desk_forbid():
         ("find_user_id_by_email", {"email": "nobody@example.com"}, "user not found"),
         ("get_product_details", {"product_id": one}, "not found"),
     ]:
-        desk = RetailDesk(SHOP)
+        desk = _Desk(SHOP)
         shown, fault = desk.call(name, arguments)
         assert words in shown and fault == "tool" and not desk.changed, (name, shown)
 
@@ -311,7 +306,7 @@ def test_hostile_calls_of_tools_become_text_and_change_nothing(content):
     ],
 )
 def test_the_calculator_computes_and_runs_nothing(expression):
-    desk = RetailDesk(SHOP)
+    desk = _Desk(SHOP)
     assert desk.call("calculate", {"expression": expression})[1] == "tool"
     assert desk.call("calculate", {"expression": "(2.5 + 1) * 4 - 3/2"}) == ("12.5", "")
 
@@ -324,7 +319,7 @@ def test_every_public_row_is_played_and_the_expert_is_paid():
     tasks = [tau.read(row) for row in read_jsonl(DATA / "userrl" / "gym_tau.jsonl")]
     refused = {}
     for task in tasks:
-        desk = RetailDesk(open_shop(task.shop))
+        desk = _Desk(_open_shop(task.shop))
         for action in task.actions:
             shown, fault = desk.call(action["name"], action["kwargs"])
             if fault:

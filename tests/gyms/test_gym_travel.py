@@ -8,8 +8,8 @@ import pytest
 
 from humanlm.core.basics import run_sync
 from humanlm.gyms.travel import (
-    TRAVEL_KINDS,
-    TRAVEL_PAY,
+    _TRAVEL_KINDS,
+    _TRAVEL_PAY,
     _option_table,
     _travel_score,
     _travel_tasks,
@@ -21,7 +21,7 @@ from humanlm.gyms.travel import (
 
 
 def part(kind, wishes, details, *sorts):
-    letter = TRAVEL_KINDS[kind].letter
+    letter = _TRAVEL_KINDS[kind].letter
     return _TravelAspect(
         kind,
         "Rome",
@@ -34,7 +34,7 @@ def part(kind, wishes, details, *sorts):
     )
 
 
-FLIGHT, HOTEL = (TRAVEL_KINDS[name].wishes for name in ("flight", "hotel"))
+FLIGHT, HOTEL = (_TRAVEL_KINDS[name].wishes for name in ("flight", "hotel"))
 TRIP = _TravelTask(
     "trip",
     "I am flying from Oslo to Rome on May 3 and need a hotel there until May 9.",
@@ -147,7 +147,7 @@ def test_published_settings_pay_as_published():
     question = "[action] Should the flight be direct?"
     assert {
         compat: [turn.reward for turn in say(begin(compat=compat), SEARCHES[0], question)]
-        for compat in TRAVEL_PAY
+        for compat in _TRAVEL_PAY
     } == {"userrl-training": [0, 0.8], "userrl": [0.2, 0.6], "": [0.2, 0.2]}
 
 
@@ -166,7 +166,7 @@ def test_naming_all_attributes_in_every_turn_earns_nothing():
         everything = (
             "Do you care for "
             + ", ".join(
-                topic for aspect in task.aspects for topic in TRAVEL_KINDS[aspect.kind].values
+                topic for aspect in task.aspects for topic in _TRAVEL_KINDS[aspect.kind].values
             )
             + "?"
         )
@@ -196,7 +196,7 @@ def test_neither_price_nor_place_on_the_list_tells_the_best():
             ].index(aspect.best)
         ] += 1
         total += 1
-        assert {*rows[0]} == {"id", "cost", "place", *TRAVEL_KINDS[aspect.kind].values} and [
+        assert {*rows[0]} == {"id", "cost", "place", *_TRAVEL_KINDS[aspect.kind].values} and [
             int(row["id"][1:]) for row in rows
         ] == sorted(int(row["id"][1:]) for row in rows)
     assert (

@@ -17,6 +17,7 @@ from humanlm.clients.protocol import LLMError
 from humanlm.clients.reader import read_answer
 from humanlm.core.basics import ConfigError, run_sync
 from humanlm.gyms.protocol import (
+    GYMS,
     Environment,
     Feedback,
     GymConfig,
@@ -24,7 +25,6 @@ from humanlm.gyms.protocol import (
     ToolCall,
     UserRole,
     find_gym,
-    gym_names,
     play_through,
 )
 from humanlm.gyms.users import (
@@ -71,7 +71,7 @@ class RiverEnvironment(Environment):
         "talker": UserRole("You think of: {river}\nSo far:\n{history}\nThey say: {said}", SPEAK),
         "grader": UserRole("Right: {river}\nGiven: {said}", GRADE, judges=True),
     }
-    kinds = ("action", "search", "answer")
+    formats = dict.fromkeys(("action", "search", "answer"), "anything")
 
     async def on_action(self, content):
         return Feedback(
@@ -105,7 +105,7 @@ class RiverEnvironment(Environment):
 
 
 def river(user=None, judge=None, seed=0):
-    return RiverEnvironment(RiverTask("river"), GymConfig(), user, judge, seed)
+    return RiverEnvironment(RiverTask("river"), GymConfig(16), user, judge, seed)
 
 
 def play(env, *calls):
@@ -308,7 +308,7 @@ def test_reasoning_before_the_answer_is_not_shown_and_markers_are_broken():
     )
 
 
-@pytest.mark.parametrize("name", gym_names())
+@pytest.mark.parametrize("name", GYMS)
 def test_roles_of_every_gym_can_be_asked_of_models_and_their_rules_answer_in_the_same_form(name):
     gym, asked = find_gym(name), []
 

@@ -25,7 +25,7 @@ from humanlm.core.web import serving_app
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.local import HFClient
-from humanlm.serving.classmates import _ClassmateService, _HostConfig, _mapping_file
+from humanlm.serving.classmates import _ClassmateService, _mapping_file
 from humanlm.serving.service import make_app
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -126,9 +126,9 @@ def classmates(models, mapping, **settings):
 
 
 @contextmanager
-def at(models, tmp_path, key="", **settings):
+def at(models, tmp_path, key=""):
     "Models behind an address of this process, and the file that says so"
-    service = _ClassmateService(models, _HostConfig(**settings), key)
+    service = _ClassmateService(models, key)
     with (
         serving_app(make_app(service)) as url,
         _mapping_file(

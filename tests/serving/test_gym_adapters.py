@@ -10,6 +10,7 @@ from gymnasium.utils.env_checker import check_env
 
 from humanlm.core.basics import DataError
 from humanlm.gyms.protocol import (
+    GYMS,
     Environment,
     Feedback,
     Gym,
@@ -17,7 +18,6 @@ from humanlm.gyms.protocol import (
     ToolCall,
     UserError,
     find_gym,
-    gym_names,
 )
 from humanlm.serving.adapters import (
     gymnasium_env,
@@ -76,7 +76,7 @@ def checked(env):
 
 
 def test_every_gym_passes_the_checker_by_its_name():
-    for name in gym_names():
+    for name in GYMS:
         checked(gymnasium_env(find_gym(name)))
 
 

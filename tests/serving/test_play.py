@@ -23,8 +23,7 @@ from humanlm.gyms.evaluation import (
 from humanlm.gyms.protocol import BROKEN, find_gym
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
-from humanlm.serving.gym_evaluation import _find_player, _PlayerChoice
-from humanlm.serving.gym_lessons import _expert_lessons
+from humanlm.serving.gym_evaluation import _expert_lessons, _find_player, _PlayerChoice
 
 DATA = Path(os.environ.get("HUMANLM_DATA") or "data") / "userrl"
 needs_rows = pytest.mark.skipif(
@@ -110,13 +109,13 @@ LONG = "answered 400: This model's maximum context length is 8192 tokens"
 def test_a_model_that_fails_is_no_zero_and_a_dialogue_that_is_too_long_keeps_its_score(
     kind, said, after, stop
 ):
-    gym = find_gym("template")
+    gym = find_gym("turtle")
     client = ScriptedClient([*["[action] a"] * after, *[LLMError(kind, said)] * 9])
     [e] = run_sync(play_tasks(gym, gym.tasks(1, 0), ChatPlayer(gym, client)))
     assert e.stop == stop and math.isnan(e.score) == (stop in BROKEN)
     [measured] = measured_tasks([e])
-    assert measured.values["policy failed"]["template"] == (stop == "policy_error")
-    assert measured.values["user failed"]["template"] == 0
+    assert measured.values["policy failed"]["turtle"] == (stop == "policy_error")
+    assert measured.values["user failed"]["turtle"] == 0
 
 
 def test_other_weights_under_the_name_of_a_player_play_anew(tmp_path):
@@ -158,7 +157,7 @@ def test_every_published_file_is_played(file, tmp_path, capsys):
 
 # ---- an evaluation is kept
 
-SMALL = ("--play.gyms", "template,telepathy", "--play.count", "3", "--play.k", "2")
+SMALL = ("--play.gyms", "function,telepathy", "--play.count", "3", "--play.k", "2")
 
 
 def test_episodes_are_gone_on_with_and_other_settings_are_refused(tmp_path, capsys):
@@ -187,7 +186,7 @@ def test_episodes_are_gone_on_with_and_other_settings_are_refused(tmp_path, caps
     assert results(out)["rows"] == before["rows"]
     assert evaluate(out, "idle", *SMALL, "--play.k", "3") == 0, "players and copies may grow"
     assert (
-        evaluate(out, "expert", "--play.gyms", "template", "--play.count", "3", "--fresh") == 0
+        evaluate(out, "expert", "--play.gyms", "function", "--play.count", "3", "--fresh") == 0
         and (tmp_path / "out.old-1" / "chance").is_dir()
     )
 
@@ -247,52 +246,24 @@ def test_a_chat_server_is_the_user_by_the_published_variables(server, tmp_path, 
     assert row["caller"] == "user" and row["calls"] >= 8 + 4
 
 
-def test_a_gym_and_a_user_of_ones_own_are_named_by_module(tmp_path, monkeypatch):
+def test_a_gym_of_ones_own_is_named_by_module(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(
-        "from dataclasses import replace\nfrom humanlm.gyms.conformance import "
-        "template\nword = replace(template, name='word')\n"
-        "async def echo(env, role, payload): return {'reply': payload['said'].upper()}\n"
+        "from dataclasses import replace\nfrom humanlm.gyms.telepathy import telepathy\n"
+        "word = replace(telepathy, name='word')\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    assert (
-        evaluate(
-            tmp_path / "out",
-            "expert",
-            "--play.gyms",
-            "mine:word",
-            "--play.count",
-            "2",
-            "--user.model",
-            "mine:echo",
-        )
-        == 0
-    )
-    assert (
-        results(tmp_path / "out")["others"]["user"] == "echo"
-        and means(results(tmp_path / "out")["rows"], "expert")["all"]["score"] == 1
-    )
-    assert (
-        main(
-            [
-                "data",
-                "lessons",
-                "--lessons.gyms",
-                "mine:word",
-                "--lessons.out",
-                str(tmp_path / "set"),
-            ]
-        )
-        == 0
-    )
+    mine = ("--play.gyms", "mine:word", "--play.count", "2")
+    assert evaluate(tmp_path / "out", "expert", *mine) == 0
+    assert means(results(tmp_path / "out")["rows"], "expert")["all"]["score"] == 1
+    words = ["--lessons.gyms", "mine:word", "--lessons.out", str(tmp_path / "set")]
+    assert main(["data", "lessons", *words]) == 0
 
 
 # ---- lessons
 
 
-def test_a_quota_is_filled_without_bad_episodes_and_repeats():
+def test_lessons_hold_no_episode_below_the_best_score():
     gym = find_gym("intention")
     gym = replace(gym, config=replace(gym.config, max_turns=3))  # too few turns for some requests
     tasks = gym.tasks(30, 2)
-    rows = run_sync(_expert_lessons(gym, [*tasks, *tasks]))
-    assert 0 < len(rows) < 30
-    assert len({row["id"] for row in rows}) == len(rows)
+    assert 0 < len(run_sync(_expert_lessons(gym, tasks))) < 30

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import warm
-from openai import AsyncOpenAI, BadRequestError, InternalServerError, OpenAI
+from openai import AsyncOpenAI, BadRequestError, OpenAI
 
 from humanlm.alignment.contract import (
     PolicySetup,
@@ -27,7 +27,7 @@ from humanlm.hierarchy.prompts import HierarchyConfig, make_rows
 from humanlm.models.checkpoints import add_adapter, make_model, save_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.prompts import render
-from humanlm.serving.service import Service, ServiceConfig, serving
+from humanlm.serving.service import Service, serving
 from humanlm.serving.vllm import vllm_command
 from humanlm.training.policies import ScriptedPolicy
 from humanlm.training.sampling import RolloutConfig
@@ -271,28 +271,6 @@ def stuck(policy):
     return SimulatorClient(PolicySetup(policy, HierarchyConfig(levels=["response"])))
 
 
-def test_too_many_requests_are_sent_away_and_may_come_back(monkeypatch):
-    monkeypatch.setattr(ServiceConfig, "max_waiting", 1)
-    engine = Stuck()
-    with serving(Service(stuck(engine), "x")) as url:
-        them, found = OpenAI(base_url=url, api_key="none", max_retries=0), []
-        thread = threading.Thread(
-            target=lambda: found.append(them.chat.completions.create(model="x", messages=TALK))
-        )
-        thread.start()
-        until(lambda: json.loads(get(url.removesuffix("/v1") + "/health"))["waiting"] == 1)
-        with pytest.raises(InternalServerError) as e:
-            them.chat.completions.create(model="x", messages=TALK)
-        assert (
-            e.value.status_code == 503
-            and e.value.response.headers["retry-after"] == "1"
-            and e.value.code == "overloaded"
-        )
-        engine.sign.set()
-        thread.join(10)
-        assert found[0].choices[0].message.content == "late"
-
-
 # ---- what is refused
 
 
@@ -361,8 +339,7 @@ def test_other_sites_get_nothing(url, headers, status):
     )
 
 
-def test_who_leaves_frees_the_place(monkeypatch):
-    monkeypatch.setattr(ServiceConfig, "max_waiting", 1)
+def test_who_leaves_frees_the_place():
     with serving(Service(stuck(Stuck()), "x")) as url:
         line = http.client.HTTPConnection(url.split("//")[1].split("/")[0], timeout=60)
         line.request(
@@ -451,7 +428,7 @@ def test_vllm_writes_what_transformers_would_and_ends_with_us(folder, stub, tmp_
 
 
 def test_the_command_of_vllm_names_adapter_and_base(folder):
-    command = vllm_command("vllm", folder.with_name("adapter"), "someone", 8001, "bfloat16")
+    command = vllm_command(folder.with_name("adapter"), "someone", 8001, "bfloat16")
     assert (
         command[:3] == ["vllm", "serve", str(folder)]
         and f"someone={folder.with_name('adapter')}" in command

@@ -358,7 +358,7 @@ def test_a_study_takes_no_other_items_or_questions_under_those_who_have_begun(
 ):
     StudyAnswers(tmp_path).settle(
         {"consent": "", "words": 1, "per_person": 1},
-        study_items(StudyConfig(str(home / "items.jsonl")))[0],
+        study_items(StudyConfig(items=str(home / "items.jsonl")))[0],
     )
     assert (
         main(
