@@ -23,8 +23,7 @@ from humanlm.social.recipe import (
     known_stories,
     recipe,
 )
-from .training.run import COMMON, keep_memory, quiet_libraries, read_settings
-from .training.stages import train_or_plan
+from .training.run import COMMON, keep_memory, quiet_libraries, read_settings, train_or_plan
 
 # %% ../nbs/87_parsers.ipynb #data_main
 def _settings(argv: Sequence[str], about: str | None) -> Settings:

@@ -33,7 +33,7 @@ from humanlm.hierarchy.prompts import (
     token_cap,
 )
 from ..rewards.matching import rule_state
-from ..training.rollouts import require_room, sft_row, tokens_needed
+from ..training.rollouts import require_room, sft_row
 from ..worlds.mini import SyntheticWorld, needed_phrases
 from ..worlds.sources import Data
 from ..worlds.states import States
@@ -244,7 +244,4 @@ def check_prompts(
         states = [token_cap(d, s.hierarchy) for d in s.hierarchy.load() if d.name != "response"]
         before = {"before": sum(states)} if s.rollout.compose else {}  # a composed reply
         rows += [row | before if row["level"] == "response" else row for row in added]
-    needs: dict[Any, int] = {}
-    for row in rows:
-        needs[row["row_id"]] = max(needs.get(row["row_id"], 0), tokens_needed(tokenizer, row))
-    require_room(needs, settings.model.max_prompt_tokens)
+    require_room(tokenizer, rows, settings.model.max_prompt_tokens)

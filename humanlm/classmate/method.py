@@ -39,8 +39,7 @@ from .verifiers import Case, RewardModel, make_verifier
 from ..core.trajectory import Trajectory, Turn
 from ..models.checkpoints import LoadedModel
 from ..models.local import HFClient
-from ..training.functions import frozen_copy
-from ..training.method import Advantage, Batch, Method
+from ..training.method import Advantage, Batch, Method, frozen_copy
 from ..training.policies import Policy
 from ..training.rollouts import single_turn
 from ..training.sampling import Sampling, copy_index

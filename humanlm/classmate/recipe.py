@@ -51,13 +51,12 @@ from ..evaluation.figures import Names
 from ..evaluation.measured import Measurement
 from ..evaluation.report import model_said, standard_sections
 from ..hierarchy.prompts import parts_text
-from ..training.functions import AssistantModel, ask_row
 from ..training.memory import StagePlan
+from ..training.method import AssistantModel, ask_row
 from ..training.recipe import Recipe, Stage, Work
 from ..training.rollouts import sft_row
-from ..training.run import planned_steps
+from ..training.run import learn, lessons, not_made, planned_steps, step_plan
 from ..training.sampling import RolloutConfig
-from ..training.stages import learn, lessons, not_made, step_plan
 
 # %% ../../nbs/classmate/51_recipe.ipynb #TasksConfig
 @dataclass(frozen=True)

@@ -45,8 +45,6 @@ class RunConfig:
     of an evaluation."""
     token_budget: int | None = None
     """Generated tokens per method: training stops at the first step past it. null: no limit."""
-    wandb: str | None = None
-    """Weights & Biases project to log to. null: only the local metrics.jsonl."""
     report: bool = True
     """Write report.html at the end."""
 
@@ -227,7 +225,6 @@ _OF_ASKING = (
 HARMLESS = (
     "run.name",
     "run.out",
-    "run.wandb",
     "run.report",
     "eval.budget",
     "verl.address",

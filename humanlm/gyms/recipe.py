@@ -62,15 +62,13 @@ from humanlm.training.dialogues import (
     turn_advantage,
 )
 from ..training.experiment import Study, Trial
-from ..training.functions import AssistantModel, ask_row
 from ..training.memory import StagePlan
-from ..training.method import Method
+from ..training.method import AssistantModel, Method, ask_row
 from ..training.policies import ModelPolicy
 from ..training.recipe import Recipe, Stage, Work
 from ..training.rollouts import sft_row
-from ..training.run import planned_steps
+from ..training.run import learn, lessons, planned_steps, step_plan
 from ..training.sampling import RolloutConfig
-from ..training.stages import learn, lessons, step_plan
 
 # %% ../../nbs/gyms/51_recipe.ipynb #GymsConfig
 @dataclass(frozen=True)
@@ -101,7 +99,7 @@ class _GymsConfig:
     system: bool = True
     """Tell the policy in a system message where it is. A tiny model learns faster without."""
     compat: str = ""
-    """userrl-training: with the quirks, and rewards of travel, of the published training."""
+    """userrl-training: with the quirks, credit and rewards of travel of the published training."""
 
     def __post_init__(self):
         GymConfig(self.max_turns, self.compat)
@@ -301,7 +299,7 @@ def _train_gyms(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
     s = run.settings
     method = Method(
         multi_turn(_GymUsers(run.work), s.gyms.max_turns),
-        turn_advantage(s.credit),
+        turn_advantage(s.credit, bool(s.gyms.compat)),
         TurnReward(s.credit.score),
         memory=GymMonitor(),
     )

@@ -42,12 +42,11 @@ from .preferences import PreferenceConfig
 from .preparation import KINDS
 from .styles import TASTES, find_trait, measures
 from .users import Exchange, UserConfig, make_user, toy_lessons
-from ..training.functions import AssistantModel, ask_row
 from ..training.memory import StagePlan
+from ..training.method import AssistantModel, ask_row
 from ..training.recipe import Recipe, Stage, Work
-from ..training.run import planned_steps
+from ..training.run import learn, lessons, planned_steps, step_plan
 from ..training.sampling import RolloutConfig
-from ..training.stages import learn, lessons, step_plan
 from ..worlds.requests import all_requests
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #PromptsConfig

@@ -41,7 +41,7 @@ from .quality import downstream, omniscient
 from .world import read_story
 from ..training.memory import StagePlan
 from ..training.recipe import Recipe, Stage, Work
-from ..training.stages import lessons
+from ..training.run import lessons
 
 # %% ../../nbs/social/55_recipe.ipynb #Grade
 METRICS = (  # every number from 0 to 1

@@ -29,8 +29,6 @@ ON_CPU = [
     "verl",
     "--verl.device",
     "cpu",
-    "--verl.rollout",
-    "hf",
     "--run.report",
     "false",
 ]

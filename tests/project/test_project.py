@@ -29,15 +29,12 @@ TENSORS = {
     "training.advantages",
     "training.losses",
     "training.sft",
-    "training.options",
-    "training.checkpoints",
-    "training.policy",
     "training.trainer",
+    "training.policy",
     "alignment.grpo",
     "sdpo.method",
     "classmate.method",
     "classmate.rewards",
-    "engines.estimators",
     "engines.cpu",
 }
 HEAVY = {

@@ -12,11 +12,10 @@ from humanlm.core.config import SFTConfig
 from humanlm.core.records import load_examples
 from humanlm.models.checkpoints import make_model
 from humanlm.rewards.judges import RuleJudge
-from humanlm.training.options import trainer_args
 from humanlm.training.rollouts import sft_row
 from humanlm.training.run import read_settings
 from humanlm.training.sft import train_sft
-from humanlm.training.trainer import MethodTrainer
+from humanlm.training.trainer import MethodTrainer, trainer_args
 
 ROOT = Path(humanlm.__file__).parent
 SETTINGS = [
