@@ -42,7 +42,7 @@ from humanlm.clients.client import ScriptedClient
 from humanlm.clients.limits import Limits
 from humanlm.core.basics import run_sync
 from humanlm.models.config import train_tokenizer
-from humanlm.training.functions import ask_row
+from humanlm.training.method import ask_row
 
 PROGRAM, TEST = "def more(n): return n + 1", "assert more(1) == 2"
 

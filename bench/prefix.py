@@ -27,10 +27,9 @@ from humanlm.models.checkpoints import add_adapter, load_model
 from humanlm.models.config import ModelConfig
 from humanlm.training.advantages import group_advantages
 from humanlm.training.method import Method
-from humanlm.training.options import trainer_args
 from humanlm.training.rollouts import single_turn
 from humanlm.training.run import keep_memory
-from humanlm.training.trainer import MethodTrainer
+from humanlm.training.trainer import MethodTrainer, trainer_args
 
 ASKED = {(160, 24, 8): (3.3, 2.5), (600, 48, 8): (4.5, 3.5), (1500, 48, 8): (6, 4.5)}
 

@@ -37,9 +37,8 @@ from humanlm.sdpo.hindsight import (
 )
 from humanlm.sdpo.method import logged_row, offline, sdpo_method
 from humanlm.training.losses import divergence, in_chunks
-from humanlm.training.options import trainer_args
 from humanlm.training.run import keep_memory
-from humanlm.training.trainer import MethodTrainer
+from humanlm.training.trainer import MethodTrainer, trainer_args
 
 WORDS = (
     "the a tea train reads writes slowly answer question short long under garden because "

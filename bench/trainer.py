@@ -37,10 +37,9 @@ from humanlm.models.config import ModelConfig
 from humanlm.models.prompts import render
 from humanlm.training.advantages import group_advantages
 from humanlm.training.method import Method
-from humanlm.training.options import trainer_args
 from humanlm.training.rollouts import single_turn
 from humanlm.training.run import keep_memory
-from humanlm.training.trainer import MethodTrainer
+from humanlm.training.trainer import MethodTrainer, trainer_args
 from humanlm.worlds.mini import WorldConfig, make_world
 
 N, G = 8, 8
@@ -166,7 +165,7 @@ def measure(tokens, steps, world):
         )
         for t in (ours, plain)
     ]
-    prompt = statistics.fmean(len(ids) for ids in ours.policy.rendered.values())
+    prompt = statistics.fmean(len(t.prompt_ids) for t in ours.trajectories)
     return a, b, written, kept, prompt
 
 

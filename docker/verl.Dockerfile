@@ -1,6 +1,6 @@
 # The engine verl in a container: what constraints-verl.txt pins, run on a CPU in that set. Not built where this was written (no Docker there); a test compares the pins.
 #   docker build -f docker/verl.Dockerfile -t humanlm-verl .
-#   docker run --rm -v "$PWD/runs:/home/user/humanlm/runs" humanlm-verl python -m humanlm.train --config configs/classmate-mini.yaml --run.engine verl --verl.device cpu --verl.rollout hf
+#   docker run --rm -v "$PWD/runs:/home/user/humanlm/runs" humanlm-verl python -m humanlm.train --config configs/classmate-mini.yaml --run.engine verl --verl.device cpu
 # With GPUs verl has pins of its own (torch 2.11, vLLM 0.24, transformers 5.9), and wants flash-attn or the settings that a start without it names:
 #   docker build -f docker/verl.Dockerfile --build-arg KIND=gpu --build-arg BASE=nvidia/cuda:12.9.1-devel-ubuntu24.04 -t humanlm-verl-gpu .
 ARG BASE=python:3.11-slim

@@ -14,7 +14,7 @@ from humanlm.core.basics import to_json
 from humanlm.core.config import Settings
 from humanlm.evaluation.outcome import Arms, rounded
 from humanlm.training.experiment import Study, Trial
-from humanlm.training.stages import planned_stages
+from humanlm.training.run import planned_stages
 
 
 class ClassmateStudy(Study):

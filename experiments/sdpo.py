@@ -29,7 +29,7 @@ from humanlm.sdpo.recipe import recipe as sdpo
 from humanlm.sdpo.styles import TASTES
 from humanlm.sdpo.users import Exchange, UserConfig, make_user
 from humanlm.training.experiment import Study, Trial
-from humanlm.training.functions import ask_row
+from humanlm.training.method import ask_row
 from humanlm.worlds.requests import all_requests, draw_traits, write_reply
 
 

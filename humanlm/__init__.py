@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .clients.names import client
     from .core.records import Example, Persona
     from .rewards.judge_settings import make_judge
-    from .training.stages import fit
+    from .training.run import fit
 
 __getattr__, __dir__ = lazy_names(__name__, {
     "alignment.evaluation": ["evaluate"],
@@ -20,5 +20,5 @@ __getattr__, __dir__ = lazy_names(__name__, {
     "clients.names": ["client"],
     "core.records": ["Example", "Persona"],
     "rewards.judge_settings": ["make_judge"],
-    "training.stages": ["fit"],
+    "training.run": ["fit"],
 })

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from .core.commands import command
 from .core.html import aligned
 from .evaluation.measured import load_results
-from .training.experiment import check_experiment, experiment_settings, plan, run_experiment
-from .training.run import keep_memory, quiet_libraries
+from .training.experiment import experiment_settings, plan, run_experiment
 
 # %% ../nbs/81_experiment.ipynb #main
 @command("experiment")
@@ -23,12 +22,9 @@ def main(
     "Repeat a run for several seeds and settings: `humanlm experiment --config FILE`"
     argv = list(argv) or ["--help"]
     recipe, settings = experiment_settings(argv, "Repeat a run for several seeds and settings.")
-    check_experiment(recipe, settings)
     if settings.dry_run:
         print(plan(recipe, settings))
         return
-    quiet_libraries()
-    keep_memory()
     path = run_experiment(
         recipe, settings, [word for word in argv if word not in ("--resume", "--fresh")]
     )

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from .core.commands import command
 from .core.grammar import PROG
-from .training.run import read_settings
-from .training.stages import train_or_plan
+from .training.run import read_settings, train_or_plan
 
 # %% ../nbs/80_train.ipynb #main
 _SCREEN = """\

@@ -26,8 +26,7 @@ from ..hierarchy.parsing import ParsePolicy
 from ..hierarchy.prompts import HierarchyConfig
 from ..rewards.reward import AlignmentReward, combine, own_reward, requests_by_row
 from ..rewards.scoring import Judge
-from ..training.functions import group_advantage
-from ..training.method import Batch, Method
+from ..training.method import Batch, Method, group_advantage
 from ..training.policies import Policy
 from ..training.rollouts import Rollout, single_turn
 from ..training.shares import from_everywhere, together

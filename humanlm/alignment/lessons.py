@@ -33,7 +33,7 @@ from humanlm.hierarchy.prompts import (
     token_cap,
 )
 from ..rewards.matching import rule_state
-from ..training.rollouts import require_room, sft_row, tokens_needed
+from ..training.rollouts import require_room, sft_row
 from ..training.sampling import SFTConfig
 from ..worlds.mini import SyntheticWorld, needed_phrases
 from ..worlds.sources import Data
@@ -246,5 +246,4 @@ def check_prompts(
         caps = [token_cap(d, s.hierarchy) for d in s.hierarchy.load() if d.name != "response"]
         states = sum(caps) * s.rollout.compose  # before a composed reply
         rows += [{"before": states} | row for row in make_rows(data.split("test"), s.hierarchy)]
-    needs = sorted((tokens_needed(tokenizer, row), row["row_id"]) for row in rows)
-    require_room({id: tokens for tokens, id in needs}, settings.model.max_prompt_tokens)
+    require_room(tokenizer, rows, settings.model.max_prompt_tokens)

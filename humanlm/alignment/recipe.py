@@ -96,8 +96,7 @@ from ..training.experiment import Study, Trial
 from ..training.memory import StagePlan
 from ..training.method import AdvantageConfig
 from ..training.recipe import Recipe, Stage, Work
-from ..training.run import Run, planned_steps
-from ..training.stages import learn, lessons, step_plan
+from ..training.run import Run, learn, lessons, planned_steps, step_plan
 from ..worlds.mini import WorldConfig
 from ..worlds.sources import Data, load_data
 

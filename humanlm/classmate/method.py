@@ -34,8 +34,7 @@ from ..core.trajectory import Trajectory, Turn
 from ..models.checkpoints import LoadedModel
 from ..models.local import HFClient
 from ..training.advantages import broadcast, everywhere, group_advantages, leave_one_out
-from ..training.functions import frozen_copy
-from ..training.method import Advantage, Batch, Method
+from ..training.method import Advantage, Batch, Method, frozen_copy
 from ..training.policies import Policy
 from ..training.rollouts import single_turn
 from ..training.sampling import copy_index

@@ -28,13 +28,12 @@ from ..core.stats import known_mean
 from ..evaluation.measured import Measurement
 from ..evaluation.report import Names, model_said, standard_sections
 from ..hierarchy.prompts import parts_text
-from ..training.functions import AssistantModel, TasksConfig, ask_row
 from ..training.memory import StagePlan
+from ..training.method import AssistantModel, TasksConfig, ask_row
 from ..training.recipe import Recipe, Stage, Work
 from ..training.rollouts import sft_row
-from ..training.run import planned_steps
+from ..training.run import learn, lessons, planned_steps, step_plan
 from ..training.sampling import RolloutConfig, SFTConfig
-from ..training.stages import learn, lessons, step_plan
 
 # %% ../../nbs/classmate/51_recipe.ipynb #TasksConfig
 @dataclass(frozen=True)

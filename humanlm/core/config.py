@@ -44,8 +44,6 @@ class RunConfig:
     of an evaluation."""
     token_budget: int | None = None
     """Generated tokens per method: training stops at the first step past it. null: no limit."""
-    wandb: str | None = None
-    """Weights & Biases project to log to. null: only the local metrics.jsonl."""
 
     def __post_init__(self):
         plain, budget = self.name is None or is_plain_name(self.name), self.token_budget
@@ -155,7 +153,6 @@ _OF_ASKING = (
 HARMLESS = (
     "run.name",
     "run.out",
-    "run.wandb",
     "eval.budget",
     "verl.address",
     "plan.gpus",

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['NAME', 'EngineError', 'Order', 'LoopExchange', 'RolloutLoop', 'joined', 'WeightSender', 'take_weights', 'LoopPolicy',
-           'loop_results', 'take_checkpoint']
+           'take_step', 'step_numbers', 'loop_results', 'take_checkpoint']
 
 # %% ../../nbs/engines/03_exchange.ipynb #exported-imports
 import asyncio
@@ -19,8 +19,10 @@ from ..core.basics import HumanLMError, shorten
 from ..core.trajectory import Trajectory
 from ..models.checkpoints import has_adapter
 from ..models.generation import Completion
+from ..training.method import Batch, Method
 from ..training.policies import ModelPolicy, RolloutError, row_seeds
 from ..training.sampling import Sampling
+from ..training.shares import token_counts, written_down
 
 # %% ../../nbs/engines/03_exchange.ipynb #require_cluster
 class EngineError(HumanLMError):
@@ -178,15 +180,13 @@ class LoopPolicy(ModelPolicy):
         tokenizer: Any,
         ends: Sequence[int],  # the last: end tokens of the model
         settings: Any,  # of the run
-        server: str = "vllm",  # who writes: vllm and hf know seeds, hf stop strings too
+        stops: bool = False,  # whether the server knows stop strings
         reads: bool = False,  # whether the model may be asked
     ):
         super().__init__(model, tokenizer, settings.model.max_prompt_tokens)
-        self.ends, self.server, self.reads = ends, server, reads
+        self.ends, self.stops, self.reads = ends, stops, reads
         self.sampling = settings.rollout.sampling()
-        self.tell: Any = None  # async: {loop: order} →
-        self.want: Any = None  # async: whether weights are wanted →
-        self.newest: Any = None  # async: → number of steps, [reference to weights] or []
+        self.exchange: Any = None  # the actor, a `LoopExchange`
         self.seed, self.temperature, self.calls = settings.run.seed, settings.rollout.temperature, 0
         self.idle: asyncio.Queue[str] = asyncio.Queue()
         self.answers: dict[str, asyncio.Future] = {}
@@ -207,7 +207,7 @@ class LoopPolicy(ModelPolicy):
 
     async def catch_up(self) -> None:
         "Take in the weights that were sent; `EngineError` where they are of another step"
-        steps, sent = await self.newest()
+        steps, sent = await self.exchange.newest.remote()
         if steps != self.step:
             raise EngineError(f"verl wrote with weights of step {steps}, not of {self.step}.")
         if sent and (foreign := take_weights(self.model, await sent[0])):
@@ -236,13 +236,12 @@ class LoopPolicy(ModelPolicy):
             "top_k": sampling.top_k or -1,
             "max_tokens": row["max_tokens"],
             "logprobs": True,
+            "seed": seed % 2**31,
         }
-        if self.server != "sglang":
-            how["seed"] = seed % 2**31
-        if self.server == "hf":
+        if self.stops:
             how["stop"] = list(row["stop"])
         answer = self.answers[loop] = asyncio.get_running_loop().create_future()
-        await self.tell({loop: Order(prompt, how)})
+        await self.exchange.tell.remote({loop: Order(prompt, how)})
         ids, logps = await answer
         return cut_completion(
             self.tokenizer, ids, row["stop"], row["max_tokens"], self.ends, prompt, logps
@@ -254,13 +253,67 @@ class LoopPolicy(ModelPolicy):
             raise RolloutError("A method that asks for log-probabilities is Method(reads=True).")
         return super().token_logps(*asked, **how)
 
+# %% ../../nbs/engines/03_exchange.ipynb #take_step
+async def take_step(
+    method: Method,
+    rows: Sequence[dict],  # B, groups whole
+    policy: Any,
+) -> tuple[Batch, Any, dict[str, float]]:  # with advantages [B] or [B, T], and numbers to log
+    "Let a method roll out, reward and compare the rows of a step; with a critic give rewards"
+    import torch
+
+    done, values = await method.take(rows, policy)
+    mask = _padded([t.mask for t in done]).bool()
+    rewards = torch.as_tensor(values, dtype=torch.float32)
+    batch = Batch(rewards, torch.tensor([t.group for t in done]), mask, done, policy, rows)
+    credit = method.advantage(batch)
+    credit, further = credit if isinstance(credit, tuple) else (credit, {})
+    credit, numbers = _signal(method, batch, further) if method.signal else (credit, {})
+    if not method.critic:
+        batch = batch._replace(trajectories=written_down(done, credit, further, mask.shape))
+    return batch, credit.float(), {name: float(value) for name, value in numbers.items()}
+
+
+def _padded(rows):
+    import torch
+
+    rows = [torch.tensor(row, dtype=torch.float32) for row in rows]
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+
+def _has_logps(trajectories: Sequence[Trajectory]) -> bool:
+    return all(t.logps is not None and not any(map(math.isnan, t.logps)) for t in trajectories)
+
+
+def _signal(method, batch, further):
+    "Make advantages of the servers' log-probabilities, or, where a row has none, of this process's"
+    done = batch.trajectories
+    if _has_logps(done):
+        logps = _padded([t.logps for t in done])
+    else:
+        ids = [t.prompt_ids for t in done], [t.completion_ids for t in done]
+        logps = batch.policy.token_logps(*ids)
+    signal = method.signal(logps, further | {"completion_mask": batch.mask})
+    return signal if isinstance(signal, tuple) else (signal, {})
+
+
+def step_numbers(method: Method, batch: Batch) -> dict[str, float]:
+    "Measure a step as the other engine does, and let the memory of the method learn"
+    numbers = {}
+    if method.reward:
+        weights = batch.rewards.new_tensor(method.reward.weights)
+        numbers["reward"] = (batch.rewards * weights).nansum(1).mean().item()
+    numbers |= method.metrics(batch) if method.metrics else {}
+    learned = method.memory.learn(method.memory.note(batch.trajectories)) if method.memory else {}
+    return numbers | token_counts(batch.trajectories) | learned
+
 # %% ../../nbs/engines/03_exchange.ipynb #loop_results
 def loop_results(
     trajectories: Sequence[Trajectory],  # B
     advantages: Any,  # [B] or [B, T]
 ) -> list[dict[str, Any]]:
     "Say what each loop hands to verl"
-    with_logps = all(t.logps and not any(map(math.isnan, t.logps)) for t in trajectories)
+    with_logps = _has_logps(trajectories)
 
     def result(t, advantage):
         advantage = advantage if isinstance(advantage, list) else [advantage] * len(t.mask)
@@ -286,13 +339,12 @@ def take_checkpoint(model: Any, folder: Path) -> None:
 
     if has_adapter(model):
         weights = _adapter_of(folder)
-        wanted = {name.replace(".default", "") for name in model.state_dict() if "lora_" in name}
     else:
         trained = AutoModelForCausalLM.from_pretrained(
             folder / "huggingface", dtype=model.dtype, trust_remote_code=False
         )
-        weights, wanted = trained.state_dict(), {*model.state_dict()}
-    if foreign := [*take_weights(model, weights), *(wanted - weights.keys())]:
+        weights = trained.state_dict()
+    if foreign := take_weights(model, weights):
         raise EngineError(f"{folder} is of another model: {shorten(foreign, 200)}.")
 
 
@@ -308,8 +360,7 @@ def _adapter_of(
     )
     parts = [torch.load(file, weights_only=False, map_location="cpu") for file in files]
     return {
-        name.replace(".default", ""): _whole([part[name] for part in parts])
-        for name in (parts or [{}])[0]
+        name.replace(".default", ""): _whole([part[name] for part in parts]) for name in parts[0]
     }
 
 

@@ -33,11 +33,9 @@ def register() -> None:
     from verl.experimental.agent_loop.agent_loop import register as as_loop
     from verl.trainer.ppo.core_algos import register_adv_est
 
-    from humanlm.engines.estimators import VERL_ESTIMATORS
     from humanlm.engines.exchange import RolloutLoop, joined
 
-    for name, function in VERL_ESTIMATORS.items():
-        register_adv_est(name)(function)
+    register_adv_est("humanlm")(_carried)
     loop = joined(RolloutLoop, AgentLoopBase)
     loop.record = _loop_output()
     as_loop("humanlm")(loop)
@@ -46,6 +44,16 @@ def register() -> None:
     for (name, mode), place in base._ROLLOUT_REGISTRY.items():
         _adapters[f"{name}_adapter"] = place
         base._ROLLOUT_REGISTRY[name, mode] = f"{MODULE}.{name}_adapter"
+
+
+def _carried(
+    token_level_rewards: Any,  # [B, T], the advantages of the method
+    response_mask: Any,  # [B, T], 1 = written by the policy
+    **_: Any,
+) -> tuple[Any, Any]:  # advantages and returns, [B, T]
+    "Pass on the advantages that came with the tokens"
+    advantages = token_level_rewards * response_mask
+    return advantages, advantages
 
 
 def _adapter(name: str) -> Any:

@@ -40,9 +40,7 @@ class VerlConfig:
     "Machines, and who does what on them"
 
     device: str = "cuda"
-    """cuda, or cpu for a tiny model."""
-    rollout: str = "vllm"
-    """Who writes the rollouts: vllm, sglang, or, on a CPU, hf (transformers, one process)."""
+    """cuda, where vLLM writes rollouts, or cpu for a tiny model, where transformers writes them."""
     nodes: int = 1
     """Machines."""
     gpus: int = 1
@@ -54,8 +52,6 @@ class VerlConfig:
 
     def __post_init__(self):
         check_name(self.device, DEVICES, "verl.device", ConfigError)
-        writers = ("vllm", "sglang") if self.device == "cuda" else ("hf",)
-        check_name(self.rollout, writers, f"verl.rollout on {self.device}", ConfigError)
 
 # %% ../../nbs/engines/01_settings.ipynb #TRAINER
 DEFAULTS = {
@@ -177,22 +173,19 @@ class Job(NamedTuple):
 
 def _hydra_value(value: Any) -> str:
     "Return a value as Hydra reads it; texts that could mean something else stand in quotes"
+    words = ("null", "true", "false", "nan", "inf")
     if not isinstance(value, str):
         return to_json(value)
-    words = ("null", "true", "false", "nan", "inf")
     if re.fullmatch(r"[A-Za-z/][\w./-]*", value, re.ASCII) and value.lower() not in words:
         return value
-    text = re.sub(r"(\\*)\$\{", r"\1\1\\${", value)  # backslashes double before a reference,
-    return '"' + re.sub(r'(\\*)("|$)', _doubled, text) + '"'  # a quote, and at the end
-
-
-def _doubled(match: re.Match) -> str:
-    return 2 * match[1] + match[2].replace('"', r"\"")
+    if re.search(r"[\\\"]|\$\{", value):
+        raise ConfigError(f'Hydra cannot read {value}. Name a folder without \\, " and ${{.')
+    return f'"{value}"'
 
 # %% ../../nbs/engines/01_settings.ipynb #overrides
 def overrides(s: Settings, job: Job) -> list[str]:
     "Return the settings in verl's words, one name=value each"
-    v, o = s.groups.get("verl", VerlConfig()), trainer_options(s.trainer)
+    v, o = s.verl, trainer_options(s.trainer)
     words = _model(s, v, job, o) | _loss(o, job) | _updates(s, o, job) | _rollout(s, v)
     words |= _run(s, v, o, job) | (_critic(s, v, job) if job.critic else {})
     lines = [f"{name}={_hydra_value(value)}" for name, value in words.items()]
@@ -309,14 +302,14 @@ def _critic(s, v, job):
 
 
 def _rollout(s, v):
-    roll, by_transformers = s.rollout, v.rollout == "hf"
+    roll, cpu = s.rollout, v.device == "cpu"
     return {
-        f"{ROLLOUT}.name": "humanlm_hf" if by_transformers else v.rollout,
+        f"{ROLLOUT}.name": "humanlm_hf" if cpu else "vllm",
         f"{ROLLOUT}.n": roll.group_size,
         f"{ROLLOUT}.temperature": roll.temperature,
         f"{ROLLOUT}.top_p": roll.top_p,
         f"{ROLLOUT}.top_k": -1,
-        f"{ROLLOUT}.tensor_model_parallel_size": v.nodes * v.gpus if by_transformers else 1,
+        f"{ROLLOUT}.tensor_model_parallel_size": v.nodes * v.gpus if cpu else 1,
         f"{ROLLOUT}.gpu_memory_utilization": VLLM_SHARE,
         f"{ROLLOUT}.agent.num_workers": 1,
         f"{ROLLOUT}.agent.default_agent_loop": "humanlm",

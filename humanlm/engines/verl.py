@@ -24,7 +24,6 @@ from humanlm.core.basics import (
     require_all,
     run_sync,
     shorten,
-    to_json,
 )
 from ..core.config import Settings
 from ..core.runs import process_count
@@ -33,7 +32,6 @@ from humanlm.engines.cluster import (
     cluster,
     composed,
     environment,
-    require_cluster,
 )
 from humanlm.engines.exchange import (
     NAME,
@@ -42,10 +40,11 @@ from humanlm.engines.exchange import (
     LoopPolicy,
     Order,
     loop_results,
+    step_numbers,
     take_checkpoint,
+    take_step,
 )
 from humanlm.engines.settings import (
-    VLLM_SHARE,
     WANTED,
     Job,
     VerlConfig,
@@ -54,7 +53,6 @@ from humanlm.engines.settings import (
 )
 from ..evaluation.index import save_trajectories
 from ..models.checkpoints import has_adapter
-from ..training.memory import Load
 from ..training.method import Method
 from ..training.run import Run, updates
 from ..training.shares import COUNTS
@@ -78,8 +76,8 @@ def _lacking(
 def _check_packages(v: VerlConfig) -> None:
     "Raise where verl, what it needs or the package that writes is missing or of another version"
     missing = next(filter(None, (_lacking(name, wanted) for name, wanted in WANTED.items())), "")
-    more = () if v.rollout == "hf" else (v.rollout,)
-    missing = missing or next((name for name in more if find_spec(name) is None), "")
+    if v.device == "cuda" and find_spec("vllm") is None:
+        missing = missing or "vllm"
     if missing:
         raise ConfigError(
             f"run.engine verl with verl.device {v.device} needs {missing}. Make an environment "
@@ -113,7 +111,7 @@ def _has_critic(s: Settings) -> bool:
 
 def _check_verl(s: Settings) -> None:
     "Raise for settings that this engine does not follow"
-    v, m, sdpo = s.groups.get("verl", VerlConfig()), s.model, s.groups.get("sdpo")
+    v, m, sdpo = s.verl, s.model, s.groups.get("sdpo")
     offline = "offline" in s.run.methods
     whole = sdpo is not None and (not sdpo.is_sampled or (sdpo.form is None and offline))
     ema = getattr(sdpo, "teacher", "") == "ema"
@@ -156,17 +154,11 @@ class _Leader:
         self.stage, self.numbers = job.name, numbers
         self.watching, self.group = run.watch(job.name), run.settings.rollout.group_size
         self.size, self.logged = run.settings.rollout.num_prompts * self.group, None
-        self.unlogged = numbers.with_name(f"{job.name}.unlogged.json")
 
     def begin(self, taken: int) -> None:
-        "Tell callbacks where steps begin; log the last one where a killed run had not"
+        "Tell callbacks where steps begin"
         self.policy.step = taken
         self.tell("on_train_begin")
-        record = json.loads(self.unlogged.read_text()) if self.unlogged.exists() else {}
-        if record.get("step") == taken:
-            self.logged = record["logs"]
-            files = self.numbers.parent.glob(f"{self.stage}-[0-9]*.jsonl")
-            self.log(max(files, default=self.numbers))
 
     async def hear(self, exchange: Any) -> None:
         "Take in what loops say, for ever"
@@ -181,8 +173,6 @@ class _Leader:
 
     async def step(self, arrived: Sequence[tuple[int, str]]) -> bool:
         "Lead the loops of one step, sorted (row, loop); False where the budget was spent before it"
-        from humanlm.engines.estimators import step_numbers, take_step
-
         numbers, loops = zip(*arrived)
         self.policy.step, self.policy.calls = numbers[0] * self.group // self.size, 0
         if self.logged is not None:
@@ -194,17 +184,17 @@ class _Leader:
             return False
         if self.policy.step and (follow := _follower(self.method)):
             follow(self.policy.model)
-        taken = await take_step(self.method, [self.rows[n] for n in numbers], self.policy)
-        done = taken.batch.trajectories
+        rows = [self.rows[n] for n in numbers]
+        batch, advantages, signal = await take_step(self.method, rows, self.policy)
+        done = batch.trajectories
         file = f"step-{self.policy.step:06d}-0.parquet"
         save_trajectories(self.run.folder / "trajectories" / self.stage / file, done)
-        self.logged = step_numbers(self.method, taken)
-        atomic_write(self.unlogged, to_json({"step": self.policy.step + 1, "logs": self.logged}))
+        self.logged = step_numbers(self.method, batch) | signal
         if _is_spent(self.run, self.stage, self.policy.step, self.logged):
-            await self.policy.want(True)  # the next weights are the last
+            await self.policy.exchange.want.remote(True)  # the next weights are the last
         if (self.policy.step + 1) % self.job.save_every(self.run.settings) == 0:
             _remember(self.method, self.job, self.policy.step + 1)
-        return await _hand_out(self.policy, loops, loop_results(done, taken.advantages))
+        return await _hand_out(self.policy, loops, loop_results(done, advantages))
 
     def tell(self, event: str, **more: Any) -> None:
         "Tell those who watch, as a trainer of transformers would"
@@ -213,13 +203,12 @@ class _Leader:
         for one in self.watching:
             getattr(one, event)(None, state, SimpleNamespace(), **more)
 
-    def log(self, numbers: Path | None = None) -> None:
+    def log(self) -> None:
         "Log the step before, now that verl has written what it measured"
         step, self.policy.step = self.policy.step, self.policy.step - 1
-        self.tell("on_log", logs=(self.logged or {}) | _measured(numbers or self.numbers, step))
+        self.tell("on_log", logs=(self.logged or {}) | _measured(self.numbers, step))
         self.tell("on_step_end")
         self.policy.step, self.logged = step, None
-        self.unlogged.unlink(missing_ok=True)
 
     def end(self) -> None:
         "Log the last step"
@@ -251,7 +240,7 @@ async def _hand_out(policy: LoopPolicy, loops: Sequence[str], results: Sequence[
     "Give loops what they hand to verl"
     while not policy.idle.empty():
         policy.idle.get_nowait()
-    await policy.tell(
+    await policy.exchange.tell.remote(
         {loop: Order(result=result) for loop, result in zip(loops, results, strict=True)}
     )
     return True
@@ -299,11 +288,7 @@ async def _trained(ray: Any, config: Any, leader: _Leader) -> bool:
         .options(name=NAME, num_cpus=0, max_concurrency=leader.size * 2 + 16)
         .remote()
     )
-    leader.policy.tell, leader.policy.newest, leader.policy.want = (
-        exchange.tell.remote,
-        exchange.newest.remote,
-        exchange.want.remote,
-    )
+    leader.policy.exchange = exchange
     await exchange.want.remote(
         leader.policy.reads or _is_spent(leader.run, leader.stage, _newest_step(leader.job.out))
     )
@@ -376,7 +361,7 @@ def _write_rows(path, numbers):
 # %% ../../nbs/75_engines.ipynb #engine-plans
 def _check_all(s):
     "Check settings; where a run is to start, also versions, machines, and verl's own checks"
-    v, count, folder = s.groups.get("verl", VerlConfig()), process_count(), s.run.name or "run"
+    v, count, folder = s.verl, process_count(), s.run.name or "run"
     _check_verl(s)
     out = (Path(s.run.out) / folder).resolve() / "checkpoints" / "METHOD"
     lines = overrides(s, Job.planned(s, out, s.model.name))
@@ -385,7 +370,6 @@ def _check_all(s):
     require_all(
         lambda: _check_packages(v),
         lambda: _require_gpu(v),
-        lambda: require_cluster(v.address),
         lambda: require(
             "run", (count == 1, f"engine verl starts its own processes; accelerate started {count}")
         ),
@@ -402,23 +386,15 @@ class _VerlEngine:
         _check_all(s)
 
     def processes(self, s: Settings) -> int:
-        v = s.groups.get("verl", VerlConfig())
+        v = s.verl
         return v.nodes * v.gpus
-
-    def load(self, s: Settings, load: Load) -> Load:
-        "Return what each GPU is given to do in a stage"
-        if load.stage.kind == "lessons":  # by TRL, in the leading process
-            return load._replace(rows=load.stage.rows, gpus=1, shared=False)
-        vllm = 0.0 if s.groups.get("verl", VerlConfig()).rollout == "hf" else VLLM_SHARE
-        load = load._replace(shared=load.gpus > 1, vllm=vllm, asleep=True, pieces=False)
-        return load._replace(critic=_has_critic(s))
 
     def plan(self, s: Settings) -> list[str]:
         "Say what the engine would do, and what verl would be told"
-        v, needs = s.groups.get("verl", VerlConfig()), [f"{n} {WANTED[n]}x" for n in WANTED]
+        v, needs = s.verl, [f"{n} {WANTED[n]}x" for n in WANTED]
         return [
-            f"engine              verl: {v.nodes} x {v.gpus} {v.device}, rollouts by "
-            f"{v.rollout}; supervised steps by TRL in one process; the run needs "
+            f"engine              verl: {v.nodes} x {v.gpus} {v.device}; supervised steps by "
+            "TRL in one process; the run needs "
             f"{', '.join(needs)}",
             "verl would be told",
             *(f"  {line}" for line in overrides(s, Job.planned(s))),
@@ -458,7 +434,7 @@ class _VerlEngine:
         from humanlm.models.checkpoints import save_model
         from humanlm.models.prompts import end_ids
 
-        s, v = run.settings, run.settings.groups.get("verl", VerlConfig())
+        s, v = run.settings, run.settings.verl
         _require_gpu(v)
         taken, home = _newest_step(job.out), (run.folder / "verl").resolve()
         numbers = home / f"{job.name}-{taken:06d}.jsonl"
@@ -469,7 +445,9 @@ class _VerlEngine:
         lines = overrides(s, job)
         atomic_write(home / f"{job.name}.overrides", "\n".join(lines) + "\n")
         ends, reads = end_ids(tokenizer, model), method.reads
-        policy = LoopPolicy(_set_aside(model, s, reads), tokenizer, ends, s, v.rollout, reads)
+        policy = LoopPolicy(
+            _set_aside(model, s, reads), tokenizer, ends, s, v.device == "cpu", reads
+        )
         leader = _Leader(run, method, rows, policy, job, numbers)
         if method.memory and taken:
             method.memory.load(_memory(method, job, taken))

@@ -53,15 +53,13 @@ from humanlm.training.dialogues import (
     turn_advantage,
 )
 from ..training.experiment import Study, Trial
-from ..training.functions import AssistantModel, ask_row
 from ..training.memory import StagePlan
-from ..training.method import Method
+from ..training.method import AssistantModel, Method, ask_row
 from ..training.policies import ModelPolicy
 from ..training.recipe import Recipe, Stage, Work
 from ..training.rollouts import sft_row
-from ..training.run import planned_steps
+from ..training.run import learn, lessons, planned_steps, step_plan
 from ..training.sampling import RolloutConfig, SFTConfig
-from ..training.stages import learn, lessons, step_plan
 
 # %% ../../nbs/gyms/51_recipe.ipynb #GymsConfig
 @dataclass(frozen=True)
@@ -268,7 +266,7 @@ def _train_gyms(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
     s = run.settings
     method = Method(
         multi_turn(_GymUsers(run.work), run.work.max_turns),
-        turn_advantage(s.credit),
+        turn_advantage(s.credit, bool(s.gyms.compat)),
         TurnReward(s.credit.score),
         memory=GymMonitor(),
     )

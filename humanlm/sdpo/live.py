@@ -26,7 +26,7 @@ from humanlm.sdpo.hindsight import (
     contexts,
     problem,
 )
-from ..training.functions import ask_row
+from ..training.method import ask_row
 from ..training.run import quiet_libraries
 
 # %% ../../nbs/sdpo/52_live.ipynb #LiveConfig
@@ -96,8 +96,7 @@ class LiveChat:
         limit: int = 4096,  # longest context without the hindsight block, in tokens
     ):
         from humanlm.sdpo.method import offline, sdpo_method
-        from humanlm.training.options import trainer_args
-        from humanlm.training.trainer import MethodTrainer
+        from humanlm.training.trainer import MethodTrainer, trainer_args
 
         quiet_libraries()
         self.loaded, self.folder, self.max_tokens, self.limit = loaded, folder, max_tokens, limit

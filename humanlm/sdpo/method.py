@@ -28,9 +28,8 @@ from humanlm.sdpo.hindsight import (
 )
 from .styles import TASTES
 from .users import Exchange, Reaction
-from ..training.functions import ask_row, frozen_copy, plain_weights
 from ..training.losses import divergence, importance, in_chunks, token_signal
-from ..training.method import Batch, Method
+from ..training.method import Batch, Method, ask_row, frozen_copy, plain_weights
 from ..training.policies import Policy, RolloutError, row_seeds
 from ..training.rollouts import Rollout, single_turn
 from ..training.sharding import ShardingError, in_one_piece

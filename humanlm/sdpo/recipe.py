@@ -28,23 +28,16 @@ from ..data.prepared import require_prepared
 from ..evaluation.answering import AskedPrompt, as_pairs, kept_share, read_prompts
 from ..evaluation.measured import Measurement
 from ..evaluation.report import Names, model_said, standard_sections
-from humanlm.sdpo.hindsight import (
-    Interaction,
-    SDPOConfig,
-    fit_messages,
-    problem,
-    read_interactions,
-)
+from .hindsight import Interaction, SDPOConfig, fit_messages, problem, read_interactions
 from .preferences import PreferenceConfig
 from .preparation import KINDS
 from .styles import TASTES, find_trait, measures
 from .users import Exchange, UserConfig, make_user, toy_lessons
-from ..training.functions import AssistantModel, TasksConfig, ask_row
 from ..training.memory import StagePlan
+from ..training.method import AssistantModel, TasksConfig, ask_row
 from ..training.recipe import Recipe, Stage, Work
-from ..training.run import planned_steps
+from ..training.run import learn, lessons, planned_steps, step_plan
 from ..training.sampling import RolloutConfig, SFTConfig
-from ..training.stages import learn, lessons, step_plan
 from ..worlds.requests import all_requests
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #PromptsConfig

@@ -77,7 +77,7 @@ def _front_matter(
 # %% ../../nbs/serving/04_card.ipynb #settings_list
 _SHOWN = "run model sft hierarchy tasks classmate rollout reward advantage trainer".split()
 _HIDDEN = (
-    "run.out run.name run.wandb hierarchy.path model.threads classmate.base_url classmate.cache"
+    "run.out run.name hierarchy.path model.threads classmate.base_url classmate.cache"
 ).split()
 
 

@@ -54,8 +54,7 @@ from .violations import violations
 from .world import read_story
 from ..training.memory import StagePlan
 from ..training.recipe import Recipe, Stage, Work
-from ..training.run import COMMON, keep_memory, quiet_libraries
-from ..training.stages import lessons
+from ..training.run import COMMON, keep_memory, lessons, quiet_libraries
 
 # %% ../../nbs/social/55_recipe.ipynb #Pair
 class _ContextPair(NamedTuple):

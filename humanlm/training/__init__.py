@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from .rollouts import single_turn
     from .sampling import RolloutConfig, Sampling
     from .sft import train_sft
-    from .sharding import sharding_faults, whole_weights
-    from .stages import fit
+    from .sharding import whole_weights
+    from .run import fit
     from .trainer import MethodTrainer
 
 __getattr__, __dir__ = lazy_names(__name__, {
@@ -29,7 +29,7 @@ __getattr__, __dir__ = lazy_names(__name__, {
     "rollouts": ["single_turn"],
     "sampling": ["RolloutConfig", "Sampling"],
     "sft": ["train_sft"],
-    "sharding": ["sharding_faults", "whole_weights"],
-    "stages": ["fit"],
+    "sharding": ["whole_weights"],
+    "run": ["fit"],
     "trainer": ["MethodTrainer"],
 })

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import torch
 
 from ..core.runs import process_count
-from .method import CREDITS, SCORES
 from .shares import from_everywhere
 
 # %% ../../nbs/training/06_advantages.ipynb #_tensor
@@ -115,9 +114,9 @@ def _padded(rows, fill):
 
 def trajectory_scores(
     rewards: Sequence[Sequence[float]],  # B dialogues, a number per turn; nan: the user failed
-    score: str = "sum",  # one of `SCORES`
+    score: str = "sum",  # sum, mean, r2g or best-so-far
     gamma: float = 0.8,  # what a turn counts for beside the one before it, in r2g
-    compat: str = "",  # userrl: their Sum, a mean of four decimals; 0 without turns
+    compat: bool = False,  # as UserRL: Sum is a mean of four decimals; 0 without turns
 ) -> torch.Tensor:  # [B] float64; nan without turns, or where a user failed
     "Say what each dialogue is worth: its turns' sum, mean or best"
     r = _padded(rewards, 0.0)
@@ -135,9 +134,9 @@ def trajectory_scores(
 # %% ../../nbs/training/06_advantages.ipynb #turn_credits
 def _turn_credits(
     rewards: Sequence[Sequence[float]],  # B dialogues, at most K turns
-    credit: str = "equalized",  # one of `CREDITS`
+    credit: str = "equalized",  # equalized, r2g, em or naive
     gamma: float = 0.8,  # what a turn counts for beside the one before it, in r2g
-    compat: str = "",  # userrl: em with four decimals
+    compat: bool = False,  # as UserRL: em with four decimals
 ) -> torch.Tensor:  # [B, K] float64, nan behind the last turn
     "Say what each turn deserves: all the same, what came from it on, its reward bent or as it is"
     equal = [[1.0] * len(r) for r in rewards]
@@ -160,8 +159,7 @@ def turn_advantages(
     score: str = "sum",  # sum, mean, r2g or best-so-far
     gamma: float = 0.8,
     scale: bool = True,  # divide by the deviation of the group
-    whole: bool = False,  # keep the mean over all trainable tokens
-    compat: str = "",  # userrl: as published, edge cases included
+    compat: bool = False,  # as UserRL, edge cases included
 ) -> torch.Tensor:  # [B, T] float32
     "Compare dialogues within their groups, through all processes, and give each turn its share"
     T = mask.shape[1]
@@ -176,7 +174,7 @@ def turn_advantages(
     credits = _turn_credits(rewards, credit, gamma, compat)
     credits = torch.nn.functional.pad(credits, (0, tokens.shape[1]))[:, : tokens.shape[1]]
     credits = credits.nan_to_num(0) if compat else _usable(credits.nan_to_num(0), tokens)
-    total, counted = (credits * tokens).sum(1), (tokens * ((credits != 0) | whole)).sum(1)
+    total, counted = (credits * tokens).sum(1), (tokens * (credits != 0)).sum(1)
     each = credits * (compared * counted / total).where(total != 0, 0.0)[:, None]
     return _repeated(torch.nn.functional.pad(each, (1, 0)), lengths, mask)
 

@@ -108,15 +108,15 @@ def _read_shape(folder: Path) -> Shape:
     "Read a shape from a model's `config.json`"
     try:
         c = json.loads((folder / "config.json").read_text("utf-8"))
-        hidden, heads = c["hidden_size"], c["num_attention_heads"]
-        kv, head = c.get("num_key_value_heads") or heads, c.get("head_dim") or hidden // heads
-        sizes = (hidden, c["num_hidden_layers"], heads, kv, head, c["intermediate_size"])
-        return Shape(*sizes, c["vocab_size"], bool(c.get("tie_word_embeddings")))
-    except (OSError, KeyError) as e:
+    except OSError as e:
         raise ConfigError(
             f"The sizes of {folder} are not known. Name a folder with a config.json, or one of "
             f"{', '.join(SHAPES)}."
         ) from e
+    hidden, heads = c["hidden_size"], c["num_attention_heads"]
+    kv, head = c.get("num_key_value_heads") or heads, c.get("head_dim") or hidden // heads
+    sizes = (hidden, c["num_hidden_layers"], heads, kv, head, c["intermediate_size"])
+    return Shape(*sizes, c["vocab_size"], bool(c.get("tie_word_embeddings")))
 
 # %% ../../nbs/training/10_memory.ipynb #memory
 OPTIMIZER_BYTES = {"adamw_bnb_8bit": 2, "paged_adamw_8bit": 0, "adafactor": 0, "sgd": 0}
@@ -133,8 +133,6 @@ class Load(NamedTuple):
     shared: bool = False  # whether they share one model
     vllm: float = 0.0  # vLLM's share of the GPU; 0: transformers writes
     asleep: bool = False  # whether vLLM gives it back while the model learns
-    critic: bool = False
-    pieces: bool = True  # whether logits are made in pieces, as TRL and our own losses make them
     others: Sequence[str] = ()  # names of other models in this process
 
 
@@ -147,7 +145,7 @@ def memory(
     "Return the bytes on a GPU"
     s, stage, n = Shape.of(model), load.stage, load.gpus if load.shared else 1
     adapter, lessons = s.adapter(model.lora_rank), stage.kind == "lessons"
-    trained = (1 + load.critic) * (adapter or s.weights)
+    trained = adapter or s.weights
     frozen = (4 if model.dtype == "float32" else 2) * s.weights if adapter else 0
     width = model.max_prompt_tokens + stage.completion
     tokens = load.rows * width
@@ -155,18 +153,15 @@ def memory(
     activations = layer * s.layers
     if lessons or options.get("gradient_checkpointing", True):
         activations = 2 * tokens * s.layers * s.hidden + layer
-    logits = GiB + (0 if adapter else 4 * s.vocab * s.hidden)
-    if not load.pieces:
-        logits = (12 * tokens if lessons else 8 * load.rows * stage.completion) * s.vocab
     whole = 0 if adapter and n == 1 else 2 * s.weights
     vllm = load.vllm * room if stage.kind == "rollouts" else 0
-    reference = 4 * (adapter or s.weights) / n if options.get("beta") and not lessons else 0
+    reference = 4 * trained / n if options.get("beta") and not lessons else 0
     buckets = 4 * trained / n if n < load.gpus else 0
     both = {
-        "weights": ((1 + load.critic) * frozen + 4 * trained) / n,
+        "weights": (frozen + 4 * trained) / n,
         "gradients": buckets,
         "optimizer": OPTIMIZER_BYTES.get(options.get("optim", "adamw_torch"), 8) * trained / n,
-        "copies": reference + stage.frozen * (frozen + 4 * (adapter or s.weights)),
+        "copies": reference + stage.frozen * (frozen + 4 * trained),
         "other models": sum(2 * Shape.of(ModelConfig(name=name)).weights for name in load.others),
         "else": 3 * GiB,
     }
@@ -174,7 +169,7 @@ def memory(
         "gradients": 4 * trained / n + buckets,
         "gathered": 4 * (2 * s.layer + s.ends) if n > 1 else whole,
         "activations": activations,
-        "logits": logits,
+        "logits": GiB + (0 if adapter else 4 * s.vocab * s.hidden),  # in pieces
         "vLLM": 0 if load.asleep else vllm,
     }
     if stage.kind != "rollouts":

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..clients.client import ChatClient
 from ..clients.limits import in_turn
-from ..clients.protocol import ChatReply, ChatRequest, LLMError
+from ..clients.protocol import ChatRequest, LLMError
 from ..clients.thoughts import THOUGHT_TAGS, without_thoughts
 from ..core.basics import HumanLMError
 from ..hierarchy.prompts import SPEAKER, parts_text
@@ -126,20 +126,13 @@ class ModelPolicy(Policy):
         max_prompt_tokens: int = 1024,  # longest prompt, in tokens
     ):
         self.model, self.tokenizer, self.max_prompt_tokens = model, tokenizer, max_prompt_tokens
-        self.rendered: dict[str, list[int]] = {}  # content of a row → ids of its prompt
         self.worker = ThreadPoolExecutor(1, initializer=_use_device, initargs=(model,))
 
     def prompt_ids(self, row: dict) -> list[int]:
         "Give the ids that a row brings, or render its prompt and what stands written already"
         if "prompt_ids" in row:
             return list(row["prompt_ids"])
-        fields = [row["prompt"], row.get("prefix"), _begun(row), row["thinking"]]
-        key = repr([*fields, row.get("speaker", SPEAKER)])
-        if key not in self.rendered:
-            if len(self.rendered) >= 1024:
-                del self.rendered[next(iter(self.rendered))]  # the oldest
-            self.rendered[key] = _prompt_ids(self.tokenizer, row, self.max_prompt_tokens)
-        return list(self.rendered[key])
+        return _prompt_ids(self.tokenizer, row, self.max_prompt_tokens)
 
     async def generate(
         self, rows: Sequence[dict], sampling: Sampling | None = None, prefixes: Any = None
@@ -293,27 +286,22 @@ class ChatPolicy(Policy):
         self, rows: Sequence[dict], sampling: Sampling | None = None
     ) -> list[Completion]:
         "Ask about each row; `RolloutError` if a question fails for good"
-        s = sampling or Sampling()
-        requests = [_chat_request(row, s, copy) for row, copy in zip(rows, copy_index(rows))]
-        replies = await in_turn(self._answer, requests, self.concurrency)
-        failed = [e for e in replies if isinstance(e, LLMError)]
+        s, failed = sampling or Sampling(), []
+
+        async def answer(row_copy):
+            row, copy = row_copy
+            try:
+                reply = await self.client(_chat_request(row, s, copy))
+            except LLMError as e:  # so that the others can end
+                return failed.append(e)
+            text = reply.text if row.get("thinking") else without_thoughts(reply.text)
+            return Completion([], text, "length" if reply.finish == "length" else "eos")
+
+        pairs = list(zip(rows, copy_index(rows)))
+        completions = await in_turn(answer, pairs, self.concurrency)
         if failed:
             raise RolloutError(
                 f"{self.client.name} did not answer {len(failed)} of {len(rows)} questions: "
                 f"{failed[0]} With --test_judge.cache FOLDER nothing is paid twice."
             )
-        return [
-            Completion(
-                [],
-                reply.text if row.get("thinking") else without_thoughts(reply.text),
-                "length" if reply.finish == "length" else "eos",
-            )
-            for row, reply in zip(rows, replies)
-        ]
-
-    async def _answer(self, request: ChatRequest) -> ChatReply | LLMError:
-        "Ask one question; a failure is handed back, so that the others can end"
-        try:
-            return await self.client(request)
-        except LLMError as e:
-            return e
+        return completions

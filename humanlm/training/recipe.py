@@ -121,15 +121,12 @@ RECIPES: dict[str, str] = {
 def find_recipe(
     name: str,  # one of `RECIPES`, or module:name
 ) -> Recipe:
-    "Give the recipe of a name; a class is called without arguments"
-    found = find_plugin(name, RECIPES, "run.recipe")
-    found = found() if isinstance(found, type) and issubclass(found, Recipe) else found
-    if not isinstance(found, Recipe):
-        raise ConfigError(
-            f"run.recipe {shorten(name)!r} is no recipe: {shorten(repr(found))}. Give a "
-            "subclass of humanlm.training.recipe.Recipe, or an object of one."
-        )
-    return found
+    "Return the recipe of a name; a class is called without arguments"
+    recipe = find_plugin(name, RECIPES, "run.recipe")
+    recipe = recipe() if isinstance(recipe, type) else recipe
+    if not isinstance(recipe, Recipe):
+        raise ConfigError(f"run.recipe {shorten(name)!r} is no subclass or object of Recipe.")
+    return recipe
 
 # %% ../../nbs/training/17_recipe.ipynb #Engine
 ENGINES: dict[str, str] = {"verl": "humanlm.engines.verl:engine"}  # who takes steps, beside TRL
@@ -138,9 +135,7 @@ ENGINES: dict[str, str] = {"verl": "humanlm.engines.verl:engine"}  # who takes s
 def find_engine(
     name: str | None,  # one of `ENGINES`; None or trl: nobody else
 ) -> Any:  # as `humanlm.engines.verl`; None where TRL takes the steps
-    "Give the engine of a name"
-    return (
-        None
-        if name in (None, "null", "trl")
-        else find_plugin(name, ENGINES | {"trl": ""}, "run.engine")
-    )
+    "Return the engine of a name"
+    if name in (None, "null", "trl"):
+        return None
+    return find_plugin(name, ENGINES | {"trl": ""}, "run.engine")

@@ -57,7 +57,6 @@ def shares(
     share = Shares(
         processes, size or each // portions, portions, gathered or (1 if several else portions)
     )
-    fixed = options.get("generation_batch_size"), options.get("num_generations")
     require(
         "rollout",
         (
@@ -78,7 +77,7 @@ def shares(
             f"gradient_accumulation_steps {gathered} must divide steps_per_generation {portions}",
         ),
         (
-            fixed[0] in (None, total) and fixed[1] in (None, group),
+            not options.keys() & {"generation_batch_size", "num_generations"},
             "generation_batch_size and num_generations follow from rollout. Leave them out",
         ),
     )
@@ -146,10 +145,11 @@ def generated_tokens(trajectories: Sequence[Trajectory]) -> int:
     return sum(sum(t.mask) for t in trajectories if all(turn.role != "truth" for turn in t.turns))
 
 
-def token_counts(trajectories: Sequence[Trajectory]) -> dict[str, int]:
-    "Return the tokens that the policy wrote, and those of second models inside the rollouts"
+def token_counts(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    "Return the tokens that the policy wrote, and those of second models where there are some"
     others = sum((t.usage or {}).get("tokens_out", 0) for t in trajectories)
-    return dict(zip(COUNTS, (generated_tokens(trajectories), others)))
+    counts = {COUNTS[0]: float(generated_tokens(trajectories)), COUNTS[1]: float(others)}
+    return {name: count for name, count in counts.items() if count or name == COUNTS[0]}
 
 
 def written_down(

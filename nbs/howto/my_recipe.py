@@ -4,11 +4,10 @@ humanlm train --run.recipe my_recipe:Animals
 """
 
 from humanlm.evaluation.measured import Measurement
-from humanlm.training.functions import TextReward, ask_row, group_advantage
-from humanlm.training.method import Method
+from humanlm.training.method import Method, TextReward, ask_row, group_advantage
 from humanlm.training.recipe import Recipe, Stage, Work
 from humanlm.training.rollouts import single_turn
-from humanlm.training.stages import learn
+from humanlm.training.run import learn
 
 ANIMALS = ["cat", "dog", "hen", "owl"]
 ROWS = [

@@ -14,8 +14,7 @@ from experiments.loop import (
 )
 from humanlm.evaluation.outcome import Arms
 from humanlm.training.experiment import Trial
-from humanlm.training.run import read_settings
-from humanlm.training.stages import fit
+from humanlm.training.run import fit, read_settings
 
 TINY = """
 run: {recipe: "experiments.loop:recipe", name: seed-0, methods: [sft]}

@@ -7,7 +7,7 @@ from humanlm.core.basics import write_jsonl
 from humanlm.core.html import aligned
 from humanlm.evaluation.dialogues import PEOPLE
 from humanlm.evaluation.measured import AUC, BITS, bits_tables, load_results
-from humanlm.training.stages import fit
+from humanlm.training.run import fit
 from humanlm.worlds.mini import WorldConfig, make_world
 
 

@@ -20,7 +20,7 @@ from humanlm.core.basics import run_sync
 from humanlm.models.checkpoints import LoadedModel, make_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.local import HFClient
-from humanlm.training.functions import ask_row
+from humanlm.training.method import ask_row
 
 SMALL = dict(template="chatml", hidden=32, heads=2, kv_heads=2, mlp=64)
 TEXTS = ["<think>two and two is 4</think>4", "<think>so 3</think>4"]

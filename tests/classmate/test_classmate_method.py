@@ -17,12 +17,10 @@ from humanlm.core.basics import run_sync
 from humanlm.core.trajectory import Trajectory
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
-from humanlm.training.functions import ask_row
-from humanlm.training.method import Method
-from humanlm.training.options import trainer_args
+from humanlm.training.method import Method, ask_row
 from humanlm.training.policies import ScriptedPolicy
 from humanlm.training.sampling import group_index, repeat_rows
-from humanlm.training.trainer import MethodTrainer
+from humanlm.training.trainer import MethodTrainer, trainer_args
 
 LENGTHS, MAIN, MATES = [6, 5, 4, 6, 3, 6, 6, 5], [8, 4, 6, 6, 2, 2, 5, 3], [7, 3, 3, 7, 1, 4, 4, 3]
 TEXTS = [

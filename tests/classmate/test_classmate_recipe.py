@@ -18,8 +18,7 @@ from humanlm.clients.client import ScriptedClient
 from humanlm.core.basics import ConfigError, DataError, run_sync
 from humanlm.core.commands import main as command
 from humanlm.train import main
-from humanlm.training.run import read_settings
-from humanlm.training.stages import _make_base, make_run
+from humanlm.training.run import _make_base, make_run, read_settings
 
 TINY = {
     "classmate.models": "[reader]",

@@ -1,25 +1,27 @@
 """One step led for verl is one step of TRL's trainer: equal advantages on the same tokens."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-from humanlm.core.basics import append_row, atomic_write, read_jsonl, run_sync
-from humanlm.engines.estimators import VERL_ESTIMATORS, take_step
-from humanlm.engines.exchange import LoopPolicy, loop_results
-from humanlm.engines.settings import Job
+from humanlm.core.basics import run_sync
+from humanlm.engines.exchange import loop_results, take_step
+from humanlm.engines.plugin import _carried
 from humanlm.hierarchy.prompts import closing, markup, opening
 from humanlm.training.advantages import estimators
-from humanlm.training.functions import TextReward, ask_row, group_advantage
-from humanlm.training.method import AdvantageConfig, Batch, Method
+from humanlm.training.method import (
+    AdvantageConfig,
+    Batch,
+    Method,
+    TextReward,
+    ask_row,
+    group_advantage,
+)
 from humanlm.training.policies import ScriptedPolicy
 from humanlm.training.rollouts import single_turn
-from humanlm.training.run import read_settings
+from humanlm.training.run import fit, read_settings
 from humanlm.training.sampling import repeat_rows
-from humanlm.training.sft import MetricsLog
-from humanlm.training.stages import fit
 
 ROWS = repeat_rows([ask_row("first", "a"), ask_row("second", "b")], 4)
 
@@ -44,7 +46,7 @@ def test_advantages_through_verls_signature_are_those_of_the_trainer(name):
             [r[key] + [0] * (width - len(r[key])) for r in results], dtype=torch.float32
         )
 
-    carried, _ = VERL_ESTIMATORS["humanlm"](
+    carried, _ = _carried(
         pad("token_scores"), pad("response_mask"), index=[t.row_id for t in batch.trajectories]
     )
     ours = found[:, None] * batch.mask
@@ -185,10 +187,10 @@ def test_rewards_and_advantages_of_a_recipes_step_are_those_of_the_trainer(
     with pytest.raises(Compared):
         fit(settings, recipe)
     assert torch.allclose(
-        found["step"].batch.rewards, found["values"], rtol=1e-6, atol=0, equal_nan=True
+        found["step"][0].rewards, found["values"], rtol=1e-6, atol=0, equal_nan=True
     )
     sizes = 0.0
-    for a, b in zip(found["theirs"], found["step"].batch.trajectories, strict=True):
+    for a, b in zip(found["theirs"], found["step"][0].trajectories, strict=True):
         ours, others = (
             torch.as_tensor(t.advantage).expand(len(t.mask))[torch.tensor(t.mask)] for t in (a, b)
         )
@@ -268,7 +270,7 @@ def test_a_signal_led_for_verl_is_that_of_the_trainers_pass_where_log_probabilit
     with pytest.raises(Compared):
         fit(settings, recipe)
     assert sorted(found["order"]) == [0, 1, 2, 3] and found["theirs"].abs().max() > 0
-    assert torch.allclose(found["step"].advantages, found["theirs"], rtol=1e-6, atol=0)
+    assert torch.allclose(found["step"][1], found["theirs"], rtol=1e-6, atol=0)
 
 
 def test_rewards_for_a_critic_stay_where_they_fall_due_and_rows_without_do_not_count():
@@ -307,45 +309,3 @@ def test_rewards_for_a_critic_stay_where_they_fall_due_and_rows_without_do_not_c
         and results[0]["token_scores"][-1] == 1.0
         and sum(results[5]["token_scores"]) == 1.0
     )
-
-
-def leader(folder, taken, watching, method=Method(None, None)):
-    "A stage of 9 steps that goes on behind those taken"
-    from humanlm.engines.verl import _Leader
-
-    numbers = folder / "verl" / f"stage-{taken:06d}.jsonl"
-    numbers.parent.mkdir(exist_ok=True)
-    s = read_settings(["--run.recipe", "classmate", "--run.token_budget", "100"])[1]
-    run = SimpleNamespace(
-        folder=folder,
-        settings=s,
-        watch=lambda stage: (MetricsLog(folder / "metrics.jsonl", stage), *watching),
-    )
-    found = _Leader(
-        run,
-        method,
-        [],
-        LoopPolicy(torch.nn.Linear(2, 2).bfloat16(), None, [0], s),
-        Job("M", "R", str(folder), "stage", 8, 9),
-        numbers,
-    )
-    found.begin(taken)
-    return found
-
-
-@pytest.mark.parametrize("checkpoint", [1, 2])
-def test_a_step_whose_line_a_killed_run_had_not_written_is_logged_where_a_checkpoint_has_it(
-    tmp_path, checkpoint
-):
-    first = leader(tmp_path, 0, [])
-    first.numbers.write_text('{"step": 2, "data": {"actor/pg_loss": 0.5}}\n')
-    append_row(tmp_path / "metrics.jsonl", {"stage": "stage", "step": 1, "tokens/generated": 60})
-    atomic_write(first.unlogged, '{"step": 2, "logs": {"tokens/generated": 50}}')  # killed here
-    leader(tmp_path, checkpoint, [])
-    rows = list(read_jsonl(tmp_path / "metrics.jsonl"))
-    assert [row["step"] for row in rows] == [1, 2][:checkpoint]
-    if checkpoint == 2:
-        assert (
-            rows[1] == {"stage": "stage", "step": 2, "tokens/generated": 50, "loss": 0.5}
-            and not first.unlogged.exists()
-        )

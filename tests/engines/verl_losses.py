@@ -56,11 +56,9 @@ def rows():
 
 
 def trl_trainer(model, tokenizer, options, folder):
-    from humanlm.training.functions import TextReward, ask_row, group_advantage
-    from humanlm.training.method import Method
-    from humanlm.training.options import trainer_args
+    from humanlm.training.method import Method, TextReward, ask_row, group_advantage
     from humanlm.training.rollouts import single_turn
-    from humanlm.training.trainer import MethodTrainer
+    from humanlm.training.trainer import MethodTrainer, trainer_args
 
     args = trainer_args(
         {
@@ -131,8 +129,6 @@ def actor_settings(options, tmp_path):
         "verl",
         "--verl.device",
         "cpu",
-        "--verl.rollout",
-        "hf",
         "--rollout.num_prompts",
         "4",
         "--rollout.group_size",

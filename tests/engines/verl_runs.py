@@ -29,8 +29,6 @@ ON_CPU = [
     "verl",
     "--verl.device",
     "cpu",
-    "--verl.rollout",
-    "hf",
 ]
 SMALL = ["--rollout.num_prompts", "2", "--rollout.group_size", "4", "--trainer.save_steps", "1"]
 CLASSMATE = [

@@ -29,8 +29,7 @@ from humanlm.gyms.protocol import (
 from humanlm.gyms.recipe import _train_gyms
 from humanlm.train import main
 from humanlm.training.policies import RolloutError
-from humanlm.training.run import read_settings
-from humanlm.training.stages import _make_base, make_run
+from humanlm.training.run import _make_base, make_run, read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -29,14 +29,11 @@ TENSORS = {
     "training.advantages",
     "training.losses",
     "training.sft",
-    "training.options",
-    "training.checkpoints",
-    "training.policy",
     "training.trainer",
+    "training.policy",
     "alignment.grpo",
     "sdpo.method",
     "classmate.method",
-    "engines.estimators",
     "engines.cpu",
 }
 HEAVY = {

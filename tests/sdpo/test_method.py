@@ -24,9 +24,8 @@ from humanlm.sdpo.hindsight import (
 )
 from humanlm.sdpo.method import logged_row, offline, online, sdpo_method
 from humanlm.sdpo.users import Reaction
-from humanlm.training.functions import ask_row
-from humanlm.training.options import trainer_args
-from humanlm.training.trainer import MethodTrainer
+from humanlm.training.method import ask_row
+from humanlm.training.trainer import MethodTrainer, trainer_args
 
 pytestmark = pytest.mark.numbers
 OPENINGS = [

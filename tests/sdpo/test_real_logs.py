@@ -22,8 +22,7 @@ from humanlm.sdpo.hindsight import (
 )
 from humanlm.sdpo.method import logged_row, offline, sdpo_method
 from humanlm.sdpo.preparation import prepare_command
-from humanlm.training.options import trainer_args
-from humanlm.training.trainer import MethodTrainer
+from humanlm.training.trainer import MethodTrainer, trainer_args
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
 pytestmark = pytest.mark.skipif(

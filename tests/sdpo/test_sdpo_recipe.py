@@ -18,8 +18,7 @@ from humanlm.evaluation.index import load_trajectories
 from humanlm.evaluation.measured import load_measured, load_results
 from humanlm.sdpo.hindsight import AssistantReply, Followup, Interaction
 from humanlm.sdpo.users import Reaction
-from humanlm.training.run import read_settings
-from humanlm.training.stages import fit
+from humanlm.training.run import fit, read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = {

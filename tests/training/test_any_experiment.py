@@ -81,9 +81,7 @@ def test_a_recipe_without_a_study_gets_means_differences_and_curves(finished, tm
     )
 
 
-def test_a_plan_names_the_stages_of_an_own_recipe_and_keeps_away_from_the_folder_of_its_run(
-    tmp_path, monkeypatch, capsys
-):
+def test_a_plan_names_the_stages_of_an_own_recipe(tmp_path, monkeypatch, capsys):
     from humanlm.experiment import main
 
     monkeypatch.chdir(tmp_path)
@@ -92,7 +90,7 @@ def test_a_plan_names_the_stages_of_an_own_recipe_and_keeps_away_from_the_folder
     assert (
         "3 runs, 3 trained models" in shown
         and "stages              ours" in shown
-        and "runs/run-experiment/summary.json" in shown
+        and "runs/run/summary.json" in shown
     )
     assert "100 steps of 8 prompts x 8 completions" in shown
 
@@ -115,9 +113,9 @@ def test_the_process_of_a_run_is_told_what_its_file_hides(tmp_path):
         "s3cret",
     ]
     trial = trials_of(Telling(), experiment_settings(line)[1])[0]
-    worker = experiments._start_worker(trial)
-    assert worker.process.wait(60) == 2, worker.log.read_text()
-    worker.end()
+    process = experiments._start(trial)
+    assert process.wait(60) == 2, Path(f"{trial.folder}.log").read_text()
+    process.stdin.close()
     [told] = tmp_path.rglob("told")
     assert told.read_text() == "s3cret" and all(
         "s3cret" not in path.read_text() for path in tmp_path.rglob("*.yaml")

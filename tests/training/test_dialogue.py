@@ -24,9 +24,8 @@ from humanlm.training.dialogues import (
     turn_advantage,
 )
 from humanlm.training.method import Batch, Method
-from humanlm.training.options import trainer_args
 from humanlm.training.policies import ModelPolicy
-from humanlm.training.trainer import MethodTrainer
+from humanlm.training.trainer import MethodTrainer, trainer_args
 
 TEXTS = [
     f"is it a {a}? it is a {b}."
@@ -63,7 +62,7 @@ def said(made, text, end=True):
 def test_a_turn_that_was_cut_off_gets_an_end_that_is_not_trained_on(made, end):
     talk = TokenDialogue(ROW, ModelPolicy(*made))
     talk.write(said(made, "a tram", end))
-    assert talk.hear(DOG)
+    assert talk.hear(Heard(DOG))
     t, shown = talk.trajectory(), made.tokenizer.decode
     assert (
         shown(t.completion_ids)
@@ -87,7 +86,7 @@ def test_the_next_prompt_is_everything_so_far_to_the_token(made):
     )
     talk = TokenDialogue(ROW, policy)
     talk.write(Completion(odd, "a tram", "eos"))
-    talk.hear(DOG)
+    talk.hear(Heard(DOG))
     asked = policy.prompt_ids(talk.asked())
     assert asked[: len(talk.prompt_ids) + len(odd)] == talk.prompt_ids + odd, (
         "the policy's own spelling stays"
@@ -101,10 +100,10 @@ def test_the_next_prompt_is_everything_so_far_to_the_token(made):
 def test_the_room_is_that_of_the_whole_dialogue(made):
     talk = TokenDialogue(ROW | {"max_tokens": 30}, ModelPolicy(*made))
     talk.write(said(made, "a tram"))
-    assert talk.hear(DOG) and talk.asked()["max_tokens"] == min(6, 30 - len(talk.ids))
+    assert talk.hear(Heard(DOG)) and talk.asked()["max_tokens"] == min(6, 30 - len(talk.ids))
     talk.write(said(made, "a", end=False))
     before = list(talk.ids)
-    assert not talk.hear(DOG) and talk.stop and talk.ids == before, (
+    assert not talk.hear(Heard(DOG)) and talk.stop and talk.ids == before, (
         "an answer that leaves no room for a turn is not added"
     )
 
@@ -125,7 +124,7 @@ def test_only_open_dialogues_are_asked_again_and_all_keep_their_place(made):
     policy, ends = Chosen(*made), iter([True, False, True, False, True, True, False, False])
 
     async def answer(talk):
-        return DOG if next(ends) else []
+        return Heard(DOG if next(ends) else [])
 
     done = run_sync(multi_turn(answer, 4)([ROW | {"row_id": f"r{i}"} for i in range(4)], policy))
     assert (
@@ -202,7 +201,7 @@ class Engine:
 
 
 async def dog(talk):
-    return DOG
+    return Heard(DOG)
 
 
 @pytest.mark.parametrize("engine", ["transformers", "vllm"])
@@ -252,11 +251,10 @@ TWO = """
 import os, sys, torch
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
-from humanlm.training.dialogues import _seeded, multi_turn
+from humanlm.training.dialogues import Heard, _seeded, multi_turn
 from humanlm.training.method import Method
 from humanlm.training.policies import row_seeds
-from humanlm.training.options import trainer_args
-from humanlm.training.trainer import MethodTrainer
+from humanlm.training.trainer import MethodTrainer, trainer_args
 from humanlm.training.advantages import turn_advantages
 sys.path.insert(0, {tests!r})
 from test_dialogue import DOG, ROW, TEXTS, Engine
@@ -267,7 +265,7 @@ made = make_model(config, TEXTS)
 
 async def answer(talk):
     "The first process is done after one turn, the second goes on"
-    return DOG if talk.row["row_id"] == "b" else []
+    return Heard(DOG if talk.row["row_id"] == "b" else [])
 
 args = trainer_args({{"save_strategy": "no"}}, {out!r}, 2, 2, 2, 60)
 method = Method(multi_turn(answer, 3), lambda batch: torch.ones(2))

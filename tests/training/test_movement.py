@@ -8,12 +8,11 @@ import torch
 from safetensors.torch import load_file
 
 from humanlm.evaluation.measured import Measurement
-from humanlm.training.functions import TextReward, ask_row, group_advantage
-from humanlm.training.method import Method
+from humanlm.training.method import Method, TextReward, ask_row, group_advantage
 from humanlm.training.recipe import Recipe, Stage, Work
 from humanlm.training.rollouts import sft_row, single_turn
+from humanlm.training.run import fit, learn, lessons
 from humanlm.training.sampling import SFTConfig
-from humanlm.training.stages import fit, learn, lessons
 
 pytestmark = pytest.mark.numbers
 ROWS = [ask_row(f"question {i}", str(i), 4) for i in range(4)]

@@ -11,12 +11,11 @@ from humanlm.alignment.modes import training_rows
 from humanlm.core.records import load_examples
 from humanlm.models.checkpoints import make_model
 from humanlm.rewards.judges import RuleJudge
-from humanlm.training.options import trainer_args
 from humanlm.training.rollouts import sft_row
 from humanlm.training.run import read_settings
 from humanlm.training.sampling import SFTConfig
 from humanlm.training.sft import train_sft
-from humanlm.training.trainer import MethodTrainer
+from humanlm.training.trainer import MethodTrainer, trainer_args
 
 ROOT = Path(humanlm.__file__).parent
 SETTINGS = [

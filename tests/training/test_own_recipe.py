@@ -9,7 +9,7 @@ import warm
 
 from humanlm.core.basics import read_jsonl
 from humanlm.evaluation.measured import load_measured, load_results
-from humanlm.training.stages import fit
+from humanlm.training.run import fit
 
 ROOT = Path(__file__).resolve().parents[2]
 OWN = ROOT / "nbs" / "howto" / "my_recipe.py"

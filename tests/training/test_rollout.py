@@ -65,15 +65,11 @@ def test_every_row_gets_its_record(pairs, cap):
         for i, _ in pairs
     ]
     texts = iter([t for _, t in pairs])
-    done = run_sync(single_turn()(rows, policy := ScriptedPolicy(lambda row, copy: next(texts))))
+    done = run_sync(single_turn()(rows, ScriptedPolicy(lambda row, copy: next(texts))))
     assert [t.row_id for t in done] == [r["row_id"] for r in rows]
     assert [t.group for t in done] == group_index(rows) and len({t.id for t in done}) == len(rows)
     for t in done:
-        assert (
-            len(t.completion_ids) == len(t.mask) <= cap
-            and all(t.mask)
-            and policy.decode(t.completion_ids) == t.text
-        )
+        assert len(t.completion_ids) == len(t.mask) <= cap and all(t.mask)
         assert t.turns[0].span == (0, len(t.mask))
     assert generated_tokens(done) == sum(len(t.mask) for t in done)
     assert len({t.id for step in (1, 2) for t in at_step(done, step)}) == 2 * len(done)

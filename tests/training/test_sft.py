@@ -21,7 +21,6 @@ from humanlm.training.rollouts import sft_row
 from humanlm.training.sampling import SFTConfig
 from humanlm.training.sft import (
     _RowsTrainer,
-    _sft_args,
     sft_dataset,
     train_sft,
 )
@@ -111,6 +110,7 @@ def test_a_resumed_stage_ends_with_the_same_weights(made, tmp_path, changes):
 def test_a_head_that_sees_trained_positions_alone_gives_loss_gradients_and_metrics_of_the_whole(
     made, tmp_path, adapted
 ):
+    from trl import SFTConfig as TRLConfig
     from trl import SFTTrainer
 
     base = save_model(*made, tmp_path / "base")
@@ -120,7 +120,15 @@ def test_a_head_that_sees_trained_positions_alone_gives_loss_gradients_and_metri
     trainer = _RowsTrainer(
         model=model,
         processing_class=tokenizer,
-        args=_sft_args(SFTConfig(batch=8), 1, tmp_path / "out"),
+        args=TRLConfig(
+            output_dir=str(tmp_path / "out"),
+            use_cpu=True,
+            per_device_train_batch_size=8,
+            train_sampling_strategy="sequential",
+            dataset_kwargs={"skip_prepare_dataset": True},
+            max_length=None,
+            report_to="none",
+        ),
         train_dataset=sft_dataset(replies(), tokenizer).remove_columns("dropped"),
     )
     batch = next(iter(trainer.get_train_dataloader()))

@@ -14,7 +14,7 @@ from humanlm.training.advantages import (
     trajectory_scores,
     turn_advantages,
 )
-from humanlm.training.method import CREDITS, SCORES
+from humanlm.training.dialogues import CREDITS, SCORES
 
 REWARDS, TOKENS = [[0, 0, 1], [0, 1], [0, 0], [0.5, 0, 0.5]], [[2, 2, 2], [3, 2], [2, 3], [1, 2, 3]]
 TABLE = {  # credit, score → the advantage of each turn of four dialogues
@@ -70,7 +70,7 @@ def test_credits_and_scores_of_a_late_success():
     assert {name: trajectory_scores([[0, 0, 1]], name).item() for name in SCORES} == pytest.approx(
         {"sum": 1, "mean": 1 / 3, "r2g": 0.64, "best-so-far": 1}
     )
-    assert trajectory_scores([[0, 0, 1]], "sum", compat="userrl").item() == 0.3333
+    assert trajectory_scores([[0, 0, 1]], "sum", compat=True).item() == 0.3333
 
 
 def test_worked_example_of_two_halves():
@@ -82,13 +82,13 @@ def test_worked_example_of_two_halves():
         _turn_credits(half, "r2g")[0].tolist() == pytest.approx([0.82, 0.4, 0.5])
         and _turn_credits(half, "naive")[0].tolist() == half[0]
     )
-    assert _turn_credits(half, "em", compat="userrl")[0].tolist() == pytest.approx(
+    assert _turn_credits(half, "em", compat=True)[0].tolist() == pytest.approx(
         [0.8655, 0.5, 0.8655], abs=1e-9
     )
 
 
 @pytest.mark.parametrize("other", [0, 3])
-@pytest.mark.parametrize("compat", ["", "userrl"])
+@pytest.mark.parametrize("compat", [False, True])
 @pytest.mark.parametrize("credit, score", TABLE)
 def test_table_of_four_dialogues_under_six_schemes(credit, score, compat, other):
     found, known = (
@@ -174,7 +174,7 @@ def test_a_failed_user_means_no_push_and_no_part_in_the_comparison():
 
 def test_negative_rewards_do_not_turn_a_push_around():
     rewards, tokens = [[1, -1], [1, 0]], [[2, 2], [2, 2]]
-    published = by_turn(rewards, tokens, credit="r2g", score="r2g", compat="userrl")
+    published = by_turn(rewards, tokens, credit="r2g", score="r2g", compat=True)
     assert published[0] == pytest.approx([0.3536, -1.7678], abs=1e-4)
     ours = by_turn(rewards, tokens, credit="r2g", score="r2g")
     assert ours[0] == pytest.approx([-0.7071, 0], abs=1e-4) and all(x >= 0 for x in ours[1])
