@@ -25,7 +25,7 @@ Train and evaluate simulated users: from settings to models, results and a repor
   {0} --config configs/humanlm-mini.yaml                  do it; --resume goes on after a stop
   {0} --config configs/humanlm-mini.yaml --run.seed 1     any setting, with another value
 
-All settings: {0} --help."""
+All settings: {0} --help all."""
 
 
 @command("train")

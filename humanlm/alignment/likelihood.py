@@ -116,11 +116,11 @@ class Reader:
             plain = s.reward.credit == "single" and s.reward.reply_loss <= 0
             return require("reward", (plain, "credit and reply_loss need judge.model likelihood"))
         others = [n for n in s.run.methods if n not in _PAID and not MODES[n].supervised]
-        alone = s.reward.alignment > 0 and not s.run.engine and not s.rollout.states_from
+        alone = not s.run.engine and not s.rollout.states_from
         require(
             "judge",
             (not others, f"likelihood pays {', '.join(_PAID)}, not {', '.join(others)}"),
-            (alone, "likelihood needs reward.alignment, no run.engine and no rollout.states_from"),
+            (alone, "likelihood takes no run.engine and no rollout.states_from"),
         )
 
     @staticmethod

@@ -145,8 +145,6 @@ class Settings:
 _OF_ASKING = (
     "base_url",
     "concurrency",
-    "timeout",
-    "attempts",
     "cache",
     "budget",
 )

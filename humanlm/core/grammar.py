@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from dataclasses import MISSING, fields, is_dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NamedTuple, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, cast, get_args, get_origin, get_type_hints
 
 from .. import __version__
 from .basics import ConfigError, shorten, to_json
@@ -135,7 +135,7 @@ def parse(
     "Read files and flags into `Settings`; `ConfigError` lists every problem"
     line = cut_line(sys.argv[1:] if argv is None else argv)
     if line.has("-h", "--help", "--version"):
-        about = _help(groups, about, inputs, runs)
+        about = _help(groups, about, inputs, runs, line.inputs)
         print(f"humanlm {__version__}" if line.has("--version") else about)
         raise SystemExit(0)
     settings = _settings(groups, line, inputs, runs)
@@ -178,6 +178,7 @@ def _settings(
     return Settings(built, dry_run, resume, fresh, tuple(line.inputs))
 
 # %% ../../nbs/core/03_grammar.ipynb #_parser
+_SCREENFUL = 15  # settings; of a command with more, --help lists groups
 _GRAMMAR = (
     "Flags override the files given by --config. Lists are [a,b], nothing is null, truth "
     "is true or false."
@@ -185,9 +186,13 @@ _GRAMMAR = (
 
 
 def _help(
-    groups: Mapping[str, Any], about: str | None, inputs: str | None, runs: bool | str
+    groups: Mapping[str, Any],
+    about: str | None,
+    inputs: str | None,
+    runs: bool | str,
+    names: Sequence[str],  # of groups that are shown whole; all: every one
 ) -> str:
-    "Write what --help shows: usage, switches, and each setting with its type and default"
+    "Write what --help shows: usage, switches, groups; each setting with its type and default"
     usage = f"{PROG.get() or 'humanlm'} [--config FILE] [--group.name VALUE ...]"
     usage += " [FILE ...]" * bool(inputs)
     parser = argparse.ArgumentParser(
@@ -206,12 +211,22 @@ def _help(
         flag, _, value = name.partition(" ")
         if text:
             parser.add_argument(flag, metavar=value, help=text)
+    settings = {
+        name: list(_settings_help(name, k)) for name, k in groups.items() if is_dataclass(k)
+    }
+    short = sum(map(len, settings.values())) > _SCREENFUL
+    picked = {*names} & {*settings}
+    shown = picked or ({*settings} if "all" in names or not short else set())
+    listed = parser.add_argument_group("groups of settings (--help GROUP shows one, --help all)")
     for name, kind in groups.items():
-        if is_dataclass(kind):
+        if name in shown:
             part = parser.add_argument_group(inspect.getdoc(kind))
-            for flag, text in _settings_help(name, kind):
+            for flag, text in settings[name]:
                 part.add_argument(flag, metavar="VALUE", help=text.replace("%", "%%"))
-        else:
+        elif name in settings and not picked:
+            fields = ", ".join(flag.partition(".")[2] for flag, _ in settings[name])
+            listed.add_argument(f"--{name}.", metavar="", help=fields)
+        elif name not in settings:
             parser.add_argument(f"--{name}.KEY", metavar="VALUE", help="passed on as it is")
     return parser.format_help()
 
@@ -261,6 +276,8 @@ def _typed(key: str, types: Mapping[str, Any], meanings: list[Any]) -> Any:
 
 
 def _type_name(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(map(str, get_args(kind)))}"
     name = str(kind) if get_args(kind) else getattr(kind, "__name__", str(kind))
     return name.replace("typing.", "").replace("None", "null")
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
-    from ..core.records import Example, Message, Persona, Thread, load_examples, save_examples
-    from ..core.trajectory import Score, Trajectory, load_trajectories, save_trajectories
+    from ..core.records import Example, Message, Persona, Thread, load_examples
+    from ..core.trajectory import Score, Trajectory
 
 __getattr__, __dir__ = lazy_names(__name__, {
-    "..core.records": ["Example", "Message", "Persona", "Thread", "load_examples", "save_examples"],
-    "..core.trajectory": ["Score", "Trajectory", "load_trajectories", "save_trajectories"],
+    "..core.records": ["Example", "Message", "Persona", "Thread", "load_examples"],
+    "..core.trajectory": ["Score", "Trajectory"],
 })

@@ -16,7 +16,7 @@ def test_a_cold_start_alone_is_compared_with_people_and_a_model_beside(tmp_path,
     rows = [replace(e, states=None) for e in world.examples]
     path = write_jsonl(tmp_path / "rows.jsonl", rows)
     settings = {
-        "run": {"name": "one", "out": str(tmp_path), "methods": [], "report": True},
+        "run": {"name": "one", "out": str(tmp_path), "methods": []},
         "data": {"source": "examples", "path": str(path), "max_test": 40},
         "model": {"hidden": 32, "layers": 1, "mlp": 64, "vocab": 600},
         "hierarchy": {"levels": ["response"]},

@@ -221,11 +221,11 @@ def test_variants_share_a_cold_start_only_where_it_is_the_same(tmp_path):
 @pytest.mark.parametrize(
     "variants, message",
     [
-        ({"x": {"sft": {"noize": 1}}}, "noise"),
+        ({"x": {"sft": {"bach": 1}}}, "batch"),
         ({"x": {"sfd": {"noise": 1}}}, "no group"),
         ({"x": {"sft": 3}}, "no group"),
         ({"x": {"run": {"methods": ["humanlm-hetro"]}}}, "humanlm-hetero"),
-        ({"x": {"sft": {"noise": 7}}}, "noise"),
+        ({"x": {"sft": {"batch": -7}}}, "batch"),
     ],
 )
 def test_wrong_variants_are_refused_before_anything_starts(tmp_path, capsys, variants, message):

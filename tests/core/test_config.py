@@ -38,7 +38,7 @@ def main(argv):
     groups = {"run": RunConfig, "data": DataConfig, "sft": SFTConfig, "trainer": {}}
     print(parse(groups, argv, "A demo."))
 code = main()
-names = "torch numpy pandas datasets transformers trl".split()
+names = "torch pandas datasets transformers trl".split()
 heavy = [m for m in names if m in sys.modules]
 sys.exit(f"imported {heavy}" if heavy else code)
 """
@@ -51,7 +51,7 @@ def demo(*argv):
 @pytest.mark.parametrize(
     "argv, code, part",
     [
-        (["--help"], 0, "Steps of lessons"),
+        (["--help", "sft"], 0, "Steps of lessons"),
         (["--version"], 0, "humanlm "),
         (["--print_config", "--sft.faithful_share", "0.25"], 0, "faithful_share: 0.25"),
         (["--dry-run"], 0, "dry_run=True"),

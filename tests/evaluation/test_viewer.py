@@ -38,7 +38,7 @@ RECIPES = {
     },
     "gyms": {
         "gyms": {
-            "train": ["template"],
+            "train": ["function"],
             "tasks": 4,
             "test_n": 2,
             "max_turns": 3,

@@ -144,13 +144,13 @@ def test_a_failed_call_moves_nothing_and_only_what_would_go_on_failing_ends_the_
 # ---- models behind servers
 
 
-def test_a_server_is_asked_concurrently_and_what_fails_is_nan():
+def test_a_server_is_asked_concurrently_and_what_fails_is_nan(monkeypatch):
+    monkeypatch.setattr("humanlm.models.settings.ATTEMPTS", 1)
     with serving(latency=0.02, says="Shorter, please.", faults={"500": 0.3}) as server:
         config = UserConfig(
             "vllm/tiny",
             tastes=["concise_casual_expert"],
             base_url=server.url,
-            attempts=1,
             concurrency=8,
         )
         found = run_sync(make_user(config)(many(40)))
