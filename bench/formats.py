@@ -18,7 +18,7 @@ from common import Clock, in_turns, ratio
 from raw_rows import ROWS, forwarded, mail, original
 
 from humanlm.data.mail import read_mail
-from humanlm.data.rows import map_row
+from humanlm.data.rows import _map_row
 
 PIECES = (
     "From: a\n",
@@ -75,7 +75,7 @@ def seconds(text):
 
 
 def rates(n, rounds):
-    print(f"{'rows':22}{'kB':>6}{'read JSON/s':>14}{'map_row/s':>12}")
+    print(f"{'rows':22}{'kB':>6}{'read JSON/s':>14}{'_map_row/s':>12}")
     for source in ROWS:
         for kind, make in (("published", published), ("released", released)):
             row = make(source)
@@ -83,7 +83,7 @@ def rates(n, rounds):
             found = in_turns(
                 {
                     "json": per_second(lambda: json.loads(line), n),
-                    "map": per_second(lambda: map_row(source, row), n),
+                    "map": per_second(lambda: _map_row(source, row), n),
                 },
                 rounds,
             )

@@ -32,10 +32,10 @@ from humanlm.clients.limits import Limits
 from humanlm.clients.names import vllm_client
 from humanlm.core.basics import append_row, grown_rows
 from humanlm.social.generation import write_stories
-from humanlm.social.parsing import StoredParser, SymbolicParser
+from humanlm.social.parsing import SymbolicParser, _StoredParser
 from humanlm.tom.answers import AnswerConfig, Asker
 from humanlm.tom.questions import BenchmarkItem
-from humanlm.tom.runs import Respondent, answer_all
+from humanlm.tom.runs import Respondent, _answer_all
 from humanlm.tom.sets import benchmarks
 
 CONCURRENCY, LATENCY = 64, 0.05
@@ -92,12 +92,12 @@ async def client(url, requests):
 
 async def run(url, items, mode, store, folder):
     "The same through a run: prompt, context, reading, scoring, keeping"
-    job = Respondent(hitom, mode, asker(url), parser=StoredParser(SymbolicParser(), store))
-    await answer_all(job, items[:CONCURRENCY], lambda outcome: None, CONCURRENCY)
+    job = Respondent(hitom, mode, asker(url), parser=_StoredParser(SymbolicParser(), store))
+    await _answer_all(job, items[:CONCURRENCY], lambda outcome: None, CONCURRENCY)
     job.contexts.clear()
     file = Path(folder) / "answers.jsonl"
     with Clock() as clock:
-        await answer_all(job, items, lambda answer: append_row(file, answer), 2 * CONCURRENCY)
+        await _answer_all(job, items, lambda answer: append_row(file, answer), 2 * CONCURRENCY)
     if len(grown_rows(file)) != len(items):
         raise SystemExit("answers are missing")
     return clock
@@ -161,14 +161,14 @@ def without_model(items):
     for solver in ("symbolic", "memory"):
         with tempfile.TemporaryDirectory() as folder:
             parser = (
-                StoredParser(SymbolicParser(), Path(folder) / "contexts")
+                _StoredParser(SymbolicParser(), Path(folder) / "contexts")
                 if solver == "memory"
                 else None
             )
             file = Path(folder) / "answers.jsonl"
             with Clock() as clock:
                 asyncio.run(
-                    answer_all(
+                    _answer_all(
                         Respondent(hitom, "context", solver=solver, parser=parser),
                         items,
                         lambda answer: append_row(file, answer),
@@ -189,7 +189,7 @@ def main():
         write_stories("hitom", 100, 0, Path(folder) / "hitom.jsonl")
         items: list[BenchmarkItem] = list(hitom.load(Path(folder) / "hitom.jsonl"))
     with tempfile.TemporaryDirectory() as store, serving(latency=LATENCY, says=SAYS) as server:
-        symbolic = StoredParser(SymbolicParser(), store)
+        symbolic = _StoredParser(SymbolicParser(), store)
         contexts = {
             text: asyncio.run(symbolic(text, "hitom")).context
             for text in {item.source for item in items}

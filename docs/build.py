@@ -70,7 +70,7 @@ class Target(NamedTuple):
     fold: bool = False  # whether cells that only import or only check are shown closed
 
 
-def text_of(source: str | list[str]) -> str:
+def _text_of(source: str | list[str]) -> str:
     "Join what nbformat stores as one string or as a list of lines"
     return source if isinstance(source, str) else "".join(source)
 
@@ -143,11 +143,11 @@ def output_md(out: dict, to: Target) -> str:
     "One stored output as Markdown ('' for what is not shown, such as warnings)"
     if out["output_type"] == "stream":
         return (
-            fence(_no_ansi(text_of(out["text"])), to.plain) if out.get("name") != "stderr" else ""
+            fence(_no_ansi(_text_of(out["text"])), to.plain) if out.get("name") != "stderr" else ""
         )
     if out["output_type"] == "error":
         return fence(_no_ansi("\n".join(out["traceback"])), to.plain)
-    data = {k: v if k.endswith("json") else text_of(v) for k, v in out["data"].items()}
+    data = {k: v if k.endswith("json") else _text_of(v) for k, v in out["data"].items()}
     kind = next((k for k in to.prefer if k in data), None)
     if kind == "text/html":
         return to.html(data[kind])
@@ -166,14 +166,14 @@ def _no_ansi(text: str) -> str:
 
 def code_md(cell: dict, to: Target) -> list[str]:
     "A code cell as Markdown blocks: its source without directives, then its outputs"
-    source = text_of(cell["source"])
+    source = _text_of(cell["source"])
     flags = directives(source)
     code = _directive.sub("", source).strip("\n")
     if flags.keys() & {"hide", "default_exp"} or flags.get("include") == "false":
         return []
     if "show_doc(" in code and flags.get("echo") == "false":
         docs = [
-            text_of(o["data"].get("text/markdown", ""))
+            _text_of(o["data"].get("text/markdown", ""))
             for o in cell.get("outputs", [])
             if "data" in o
         ]
@@ -227,7 +227,7 @@ def notebook_md(nb: dict, to: Target) -> str:
     "A whole notebook as Markdown"
     blocks = []
     for cell in nb["cells"]:
-        source = text_of(cell["source"])
+        source = _text_of(cell["source"])
         if cell["cell_type"] == "code":
             blocks += code_md(cell, to)
         elif cell["cell_type"] == "raw":
@@ -513,7 +513,7 @@ def navigation(books: Iterable[Path]) -> list[dict]:
 def title_of(book: str) -> str:
     "The title of a notebook of `nbs/`, without its ending in the path"
     nb = json.loads((NBS / f"{book}.ipynb").read_text("utf-8"))
-    headings = (text_of(c["source"]) for c in nb["cells"] if c["cell_type"] == "markdown")
+    headings = (_text_of(c["source"]) for c in nb["cells"] if c["cell_type"] == "markdown")
     return next(line[2:] for text in headings for line in text.split("\n") if line[:2] == "# ")
 
 

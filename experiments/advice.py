@@ -35,7 +35,7 @@ from humanlm.gyms.protocol import (
     spoken,
 )
 from humanlm.gyms.users import ModelUser
-from humanlm.worlds.mini import Post, Profile, make_topics, make_users
+from humanlm.worlds.mini import Post, Profile, _make_topics, _make_users
 from humanlm.worlds.oracle import read
 from humanlm.worlds.states import AXES, DOMAINS, OPPOSED, SPEAKERS, VALUES, Stance, States, describe
 
@@ -44,7 +44,7 @@ def _world_people(count: int, seed: int) -> list[Profile]:  # seed: an odd one: 
     "Draw people with different traits; nobody is drawn for an even and for an odd seed"
     rng, people = random.Random(f"people{seed}"), {}
     while len(people) < count:
-        [person] = make_users(1, rng)
+        [person] = _make_users(1, rng)
         if (crc32(repr(person.traits).encode()) % 6 == 5) == seed % 2:
             name = f"u{seed}-{len(people)}"
             people[person.traits] = person._replace(id=name, held_out=bool(seed % 2))
@@ -235,7 +235,7 @@ def _tasks(
 ) -> list[Any]:
     "Make tasks; even and odd seeds have neither people nor topics in common"
     rng, tasks = random.Random(f"{name}{seed}"), []
-    topics = [t for t in make_topics(180, random.Random(0)) if t.held_out == bool(seed % 2)]
+    topics = [t for t in _make_topics(180, random.Random(0)) if t.held_out == bool(seed % 2)]
     for i, person in enumerate(_world_people(count, seed)):
         domain = rng.choice(list(DOMAINS))
         targets = sorted(topic.target for topic in topics if topic.domain == domain)

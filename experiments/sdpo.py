@@ -23,8 +23,8 @@ from humanlm.sdpo.hindsight import (
     fit_messages,
     hindsight_messages,
 )
-from humanlm.sdpo.preferences import with_style
-from humanlm.sdpo.recipe import TOY, measured_replies, replies_of
+from humanlm.sdpo.preferences import _with_style
+from humanlm.sdpo.recipe import TOY, _measured_replies, _replies_of
 from humanlm.sdpo.recipe import recipe as sdpo
 from humanlm.sdpo.styles import TASTES
 from humanlm.sdpo.users import Exchange, UserConfig, make_user
@@ -111,7 +111,7 @@ def told_row(
     s: Settings, messages: Sequence[dict], taste: str, number: int, tokenizer: Any
 ) -> dict:
     "Ask a model that is told what is wanted: in its system message, a tiny one as in its lessons"
-    shown = with_style(messages, taste)
+    shown = _with_style(messages, taste)
     if s.prompts.train == TOY and taste in TASTES:
         complaints = TASTES[taste].complaints
         shown = hindsight_messages(messages, complaints[number % len(complaints)])
@@ -149,8 +149,8 @@ class StudiedSDPO(type(sdpo)):
         tokenizer, each = run.load(start)[1], []
         for taste in s.preference.tastes_of(s.user):
             rows = [told_row(s, m, taste, i, tokenizer) for i, m in enumerate(run.work.test)]
-            texts = replies_of(run, start, rows, f"in-context-{taste}")
-            each.append(measured_replies(run, texts, [taste]))
+            texts = _replies_of(run, start, rows, f"in-context-{taste}")
+            each.append(_measured_replies(run, texts, [taste]))
         return {"in-context": [together(rows) for rows in zip(*each)]} if each else {}
 
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
-    from .bits import measure_bits
     from .contract import ModelChoice, load_policy
     from .evaluation import EvalConfig, evaluate
     from .grpo import alignment_method
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
     from .simulator import Simulator, SimulatorClient
 
 __getattr__, __dir__ = lazy_names(__name__, {
-    "bits": ["measure_bits"],
     "contract": ["ModelChoice", "load_policy"],
     "evaluation": ["EvalConfig", "evaluate"],
     "grpo": ["alignment_method"],

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['METRICS', 'REFERENCES', 'PEOPLE', 'BESIDE', 'EvalConfig', 'questions', 'Evaluation', 'judge_texts', 'evaluate',
-           'load_evaluations', 'measured', 'importance', 'policy_of', 'people_texts', 'texts_beside', 'tables']
+           'load_evaluations', 'measured', 'importance', 'policy_of', 'texts_beside', 'tables']
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #import-math-from-functools
 import random
@@ -282,7 +282,7 @@ PEOPLE = ("another person here", "the same person elsewhere", "a constant")
 BESIDE = (*REFERENCES, *PEOPLE)  # names of everything that is compared without being a model
 
 
-def people_texts(
+def _people_texts(
     examples: Sequence[Example],  # held out
     pool: Sequence[Example],  # of all splits
 ) -> dict[str, list[dict[str, str]]]:  # name → level → text, one per example; empty: no such reply
@@ -321,7 +321,7 @@ def texts_beside(
     "Write or find what is compared without being a model"
     if world := data.world:
         return {name: predictor_texts(world, examples, kind) for name, kind in REFERENCES.items()}
-    return people_texts(examples, data.examples)
+    return _people_texts(examples, data.examples)
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #tables-2
 def tables(rows: Sequence[Result]) -> str:  # Markdown; rows of any models and metrics

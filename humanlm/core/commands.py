@@ -125,7 +125,7 @@ COMMANDS = {
 def _commands_below(
     name: str = "",  # the first words of a command; empty: all that have one word
 ) -> dict[str, _Command]:  # by the word that follows
-    "Give the commands whose name is one word longer"
+    "Return the commands whose name is one word longer"
     parts = ((full.rpartition(" "), line) for full, line in COMMANDS.items())
     return {word: line for (above, _, word), line in parts if above == name}
 
@@ -184,7 +184,7 @@ _MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)  # no space, 
 # %% ../../nbs/core/08_commands.ipynb #_sigterm_as_ctrl_c
 @contextmanager
 def _sigterm_as_ctrl_c() -> Generator[None]:
-    "Let SIGTERM end a command as Ctrl-C does, where nobody else has taken it"
+    "Let SIGTERM end a command as Ctrl-C does, unless other code handles it"
     if (
         threading.current_thread() is not threading.main_thread()
         or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL

@@ -350,12 +350,15 @@ def _why_zero(row: Listed, rows: Sequence[Listed]) -> str:  # empty: the advanta
         return ""
     paid = [[x for name, x in each.numbers.items() if name.startswith("reward")] for each in rows]
     mine = paid[[each.at for each in rows].index(row.at)]
-    if not all(x == x for x in mine):
+    others = [values for values in paid if not any(map(math.isnan, values))]
+    if any(map(math.isnan, mine)):
         why = "this sample has no reward, so nothing is learned from it"
-    elif all(values == mine for values in paid):
+    elif len(others) < 2:
+        why = "no other sample of the group has a reward"
+    elif all(math.dist(values, mine) < 1e-4 for values in others):
         why = "all samples of the group have the same reward"
     else:
-        why = "its reward is the mean of the group, or the group was left out"
+        why = "its reward is the mean of the group"
     return f"Advantage 0: {why}."
 
 

@@ -95,7 +95,7 @@ def model_check(
 def require_model(
     name: str,  # provider/model
 ) -> None:
-    "Raise where a model cannot exist, as far as that can be told without asking or loading one"
+    "Raise if a model cannot exist, without asking or loading one"
     provider, _, model = name.partition("/")
     if provider not in providers() or provider in ("scripted", "simulator"):
         client(name)
@@ -113,7 +113,7 @@ class ChatConfig(ClientConfig):
     """A chat model: openai/gpt-5-mini, anthropic/claude-haiku-4-5, vllm/NAME, hf/NAME-or-folder,
     scripted/NAME; or a rule."""
     temperature: float | None = field(default=None, kw_only=True)
-    "Of a chat model; null: the provider's default, which some models insist on."
+    "Of the chat model. null: the provider's default; some models accept only that."
     max_tokens: int = field(default=4096, kw_only=True)
     "Longest answer of a chat model, hidden reasoning included."
 
@@ -141,7 +141,7 @@ class Estimate(NamedTuple):
     place: str = ""  # what the name of the model leaves open
 
     def __str__(self) -> str:
-        "Say it"
+        "Describe the estimate in words"
         if self.dollars is None:
             money = "price unknown (HUMANLM_PRICES can name a file of prices)"
         else:

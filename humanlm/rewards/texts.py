@@ -121,7 +121,7 @@ _BERTSCORE = "microsoft/deberta-xlarge-mnli"
 
 @cache
 def _bert_scorer(model: str) -> Any:
-    "Make the scorer of a model; what is missing is an error with the next step"
+    "Return the scorer of a model; an error says what is missing and what to do"
     try:
         from bert_score import BERTScorer
         from bert_score.utils import model2layers

@@ -33,7 +33,7 @@ class HubConfig:
     out: str | None = None
     """A folder for what would be uploaded, in place of uploading it."""
     licence: str | None = None
-    """Licence, such as apache-2.0. null: that, for a model built here; needed for any other."""
+    """Licence, such as apache-2.0. null: apache-2.0 for a model built here; needed for any other."""
     steps: str = ""
     """all: push publishes the checkpoints too, in folders step-N."""
 
@@ -61,7 +61,7 @@ def _front_matter(
     base: str | None,  # a model of the Hub that this one was made from
     recipe: str = _USERS,  # of its run
 ) -> str:  # YAML between dashes
-    "Write what the Hub reads of a card"
+    "Write the part of a card that the Hub parses"
     import yaml
 
     library = "peft" if adapter_base(place) and not needs_merging(place) else "transformers"
@@ -234,7 +234,7 @@ def upload(
     repo: str,  # ORG/NAME
     kind: str = "model",  # or dataset
 ) -> str:  # address of the commit
-    "Publish a folder in one commit, in a private repository where there was none"
+    "Publish a folder in one commit; a new repository is private"
     from huggingface_hub import HfApi
 
     api = HfApi()

@@ -24,7 +24,7 @@ def token_signal(
 ) -> (
     torch.Tensor
 ):  # [B, T] float32 without gradient; 0 outside the mask and in replies without a follow-up
-    "Say of each token how much likelier it is in hindsight"
+    "Return log p(y|x,o) - log p(y|x) of each token (SDPO, arXiv 2603.12273, section 3)"
     after, before = hindsight.detach().float(), plain.detach().float()
     inside = mask & (torch.arange(mask.shape[1], device=mask.device) >= skip)
     inside = inside & ~((after - before).isnan() & inside).any(1, keepdim=True)
@@ -86,7 +86,7 @@ def importance(
     old_logps: torch.Tensor,  # under those that wrote the tokens
     limit: float = 2.0,  # greatest weight
 ) -> torch.Tensor:  # without gradient
-    "Weigh tokens by how much likelier they are now"
+    "Return the ratio of both probabilities for each token, as PPO's (arXiv 1707.06347, section 3)"
     change = logps.detach().float() - old_logps.detach().float()
     return change.clamp(-20, 20).exp().clamp(max=limit)
 

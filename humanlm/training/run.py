@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['COMMON', 'run_setting', 'read_settings', 'groups_of', 'parse_settings', 'Run', 'updates', 'shares_of', 'max_steps',
-           'planned_steps', 'method_args', 'quiet_libraries', 'keep_memory', 'check_settings', 'gpu_plan', 'lessons',
-           'learn', 'make_run', 'start', 'fit', 'plan', 'not_made', 'planned_stages', 'step_plan', 'train_or_plan']
+           'planned_steps', 'quiet_libraries', 'keep_memory', 'check_settings', 'gpu_plan', 'lessons', 'learn',
+           'make_run', 'start', 'fit', 'plan', 'planned_stages', 'step_plan', 'train_or_plan']
 
 # %% ../../nbs/training/18_run.ipynb #exported-imports
 import atexit
@@ -211,7 +211,7 @@ def planned_steps(settings: Settings, rows: int | None) -> int | None:
     return math.ceil(max_steps(settings, rows or 0) / updates(settings))
 
 # %% ../../nbs/training/18_run.ipynb #method_args
-def method_args(settings: Settings, out: Path, max_tokens: int, rows: int = 0):
+def _method_args(settings: Settings, out: Path, max_tokens: int, rows: int = 0):
     "Return TRL's options for a method: those of the group `trainer`, with the rollout's sampling"
     from humanlm.training.trainer import trainer_args
 
@@ -408,7 +408,7 @@ def learn(
         tokenizer,
         method,
         prompts,
-        method_args(s, out, longest, len(rows)),
+        _method_args(s, out, longest, len(rows)),
         run.folder / "trajectories" / stage,
         [*run.watch(stage), budget],
         s.model.max_prompt_tokens,
@@ -518,7 +518,7 @@ def make_run(
         work = recipe.load(settings, **given)
     if settings.model.threads:
         torch.set_num_threads(settings.model.threads)
-    method_args(settings, folder, max_tokens=1)  # TRL knows every option
+    _method_args(settings, folder, max_tokens=1)  # TRL knows every option
     for account, ledger in work.ledgers.items():
         ranks = 1 if account.startswith("test") else process_count()  # one process tests
         ledger.keep(folder / CHARGES, account, ranks)
@@ -606,7 +606,7 @@ def plan(recipe: Recipe, settings: Settings) -> str:
         details = list(recipe.plan(s))
     except NotMade as e:
         details = [_stage_line(s, stage) for stage in recipe.stage_plans(s) if stage.steps != 0]
-        details.append(not_made(e))
+        details.append(_not_made(e))
     if not any(" steps" in line for line in details):
         lines.append(f"by a method         {step_plan(s, planned_steps(s, 0))}")
     lines += [*details, *gpu_plan(s, recipe), *(engine.plan(s) if engine else ())]
@@ -619,7 +619,7 @@ def _stage_line(s: Settings, stage: StagePlan) -> str:
     return f"{stage.name:<19} {lessons if stage.kind == 'lessons' else step_plan(s, stage.steps)}"
 
 
-def not_made(fault: NotMade) -> str:
+def _not_made(fault: NotMade) -> str:
     "Say in a plan which command makes the data that it could not read"
     return f"  not made yet      {fault.command}"
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from humanlm.alignment.bits import (
-    measure_bits,
+    _measure_bits,
     model_bits,
     reply_span,
 )
@@ -103,7 +103,7 @@ def means(measured):
 
 
 def test_the_planted_world_comes_out_right(taught):
-    found = means(measure_bits(taught, planted(40), ASKED))
+    found = means(_measure_bits(taught, planted(40), ASKED))
     size = np.mean([byte_count(e.reply) for e in planted(40)])
     assert found["own"] < found["none"] < found["other"] - 0.2
     assert found["persona"] == pytest.approx(math.log2(len(WORDS)) / size, abs=0.06)
@@ -155,14 +155,14 @@ def test_states_are_worth_what_they_tell_and_those_of_another_row_nothing():
     policy, rows = untaught(), planted(20)
     policy = Knows(policy.model, policy.tokenizer)
     asked = replace(ASKED, thinking="hetero")
-    found = means(measure_bits(policy, rows, asked, before="states"))
+    found = means(_measure_bits(policy, rows, asked, before="states"))
     spans = [reply_span(policy, e, asked) for e in rows]
     lengths = [len(s.reply) / byte_count(e.reply) for s, e in zip(spans, rows)]
     assert found["state_1"] == pytest.approx(np.mean(lengths) * math.log2(10))
     assert found["state_8"] == pytest.approx(found["state_1"])  # all draws are the same here
     assert abs(found["state_1_other"]) + abs(found["state_8_other"]) < 1e-9
-    assert "state_1" not in means(measure_bits(policy, rows, asked))
-    thoughts = means(measure_bits(policy, rows, asked, before="thoughts"))
+    assert "state_1" not in means(_measure_bits(policy, rows, asked))
+    thoughts = means(_measure_bits(policy, rows, asked, before="thoughts"))
     assert thoughts["state_1"] == pytest.approx(found["state_1"])
     assert abs(thoughts["state_1_other"]) < 1e-9
 
@@ -201,7 +201,7 @@ def test_a_server_that_tells_log_probabilities_agrees_with_the_model_here(served
     monkeypatch.setenv("VLLM_BASE_URL", url)
     s = SETTINGS.changed(eval={"bits": 8})
     there, here = model_bits("vllm/tiny", planted(4), s), load_policy(folder)
-    ours = measure_bits(here.policy, planted(4), here.hierarchy)
+    ours = _measure_bits(here.policy, planted(4), here.hierarchy)
     for a, b in zip(there, ours, strict=True):
         for metric, by in a.values.items():
             assert by["response"] == pytest.approx(b.values[metric]["response"], abs=1e-2)

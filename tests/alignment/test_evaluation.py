@@ -7,9 +7,9 @@ import pytest
 
 from humanlm.alignment.evaluation import (
     PEOPLE,
+    _people_texts,
     judge_texts,
     measured,
-    people_texts,
     tables,
 )
 from humanlm.core.basics import run_sync
@@ -103,7 +103,7 @@ HELD = [e for e in POOL if e.split == "test"]
 
 def test_replies_of_people_are_those_of_others_here_of_the_same_elsewhere_and_one_for_all():
     here, elsewhere, constant = (
-        [text.get("response") for text in people_texts(HELD, POOL)[name]] for name in PEOPLE
+        [text.get("response") for text in _people_texts(HELD, POOL)[name]] for name in PEOPLE
     )
     assert here[:2] == ["another one", "the real one"]  # to the same message
     own = {e.reply for e in POOL if e.user_id == "bob"}
@@ -114,5 +114,5 @@ def test_replies_of_people_are_those_of_others_here_of_the_same_elsewhere_and_on
 
 def test_only_replies_of_the_same_person_depend_on_who_is_asked_and_none_on_the_answer():
     others = [replace(e, reply="x " * 30) if e in HELD else e for e in POOL]
-    before, after = people_texts(HELD[2:], POOL), people_texts(others[8:9], others)
+    before, after = _people_texts(HELD[2:], POOL), _people_texts(others[8:9], others)
     assert before == after

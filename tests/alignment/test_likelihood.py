@@ -17,7 +17,7 @@ from humanlm.alignment.likelihood import (
     LikelihoodReward,
     Reader,
     _chosen,
-    group_credits,
+    _group_credits,
     reply_loss,
 )
 from humanlm.alignment.modes import training_rows
@@ -55,15 +55,15 @@ EXAMPLES = [
 
 def test_worked_numbers():
     logps, base, size = np.array([-8.0, -10, -14, math.nan]), -10.0, 20
-    single = group_credits(logps, base, size)
+    single = _group_credits(logps, base, size)
     assert single == pytest.approx([0.1, 0, -0.2, -0.2 - 0.03])
     p = np.exp(100 * logps[:3] / size)
     mixture = [(math.log(p.mean()) - math.log(np.delete(p, k).mean())) / 100 for k in range(3)]
     worst = min(mixture) - 0.03
-    assert group_credits(logps, base, size, "mixture") == pytest.approx([*mixture, worst])
-    alone = group_credits(np.array([-8.0, math.nan]), base, size, "mixture")
+    assert _group_credits(logps, base, size, "mixture") == pytest.approx([*mixture, worst])
+    alone = _group_credits(np.array([-8.0, math.nan]), base, size, "mixture")
     assert alone == pytest.approx([0.1, 0.1 - 0.03])
-    assert group_credits(np.full(2, math.nan), base, size) == pytest.approx([-0.03] * 2)
+    assert _group_credits(np.full(2, math.nan), base, size) == pytest.approx([-0.03] * 2)
     assert _chosen([-1.0, -2.0]) == pytest.approx(-math.log(1 + math.exp(-1)))
     assert _chosen([-1.0]) == -1
 

@@ -30,7 +30,7 @@ HOSTILE = (
 )
 
 
-def result_rows() -> list[Result]:
+def _result_rows() -> list[Result]:
     "Invented means"
     levels = {
         "state_alignment": (ALL, *LEVELS),
@@ -67,7 +67,7 @@ def make_run(folder: Path, text: str = "invented") -> Path:
     atomic_write(folder / "data.md", f"# {text}\n\n| a | b |\n|--|--|\n| {text} | 2 |\n")
     atomic_write(
         folder / "results.json",
-        to_json({"rows": result_rows(), "paired": pairs()}),
+        to_json({"rows": _result_rows(), "paired": pairs()}),
     )
     write_jsonl(folder / "metrics.jsonl", log_lines())
     write_jsonl(folder / "examples.jsonl", examples(text))
@@ -188,7 +188,7 @@ def test_hostile_text_stays_text(page, hostile):
 @pytest.mark.parametrize("reads", [None, [], ["stance"]])
 def test_the_page_says_once_what_a_judge_cannot_read_and_shows_no_copy(tmp_path, reads):
     run = make_run(tmp_path / "run")
-    rows = [r for r in result_rows() if reads != [] or r.metric != "reply_state_alignment"]
+    rows = [r for r in _result_rows() if reads != [] or r.metric != "reply_state_alignment"]
     test = {"model": "embed"} | ({} if reads is None else {"reads": reads})
     atomic_write(run / "results.json", to_json({"rows": rows, "judges": {"test": test}}))
     page = write_report(run, SECTIONS).read_text("utf-8")

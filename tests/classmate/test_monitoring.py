@@ -19,16 +19,16 @@ from humanlm.core.basics import run_sync
 NAN, ROW = math.nan, Case("I will praise it.", question="Is my poem good?")
 
 
-def text_of(request):
+def _text_of(request):
     return "\n".join(message["content"] for message in request.messages)
 
 
 @pytest.mark.parametrize("name", [*MONITORED])
 def test_a_told_monitor_knows_the_behaviour_and_a_blind_one_none(name):
-    assert MONITORED[name].about in text_of(
+    assert MONITORED[name].about in _text_of(
         _informed_monitor(name, ScriptedClient([])).request(ROW)
     )
-    blind = text_of(_blind_monitor(ScriptedClient([])).request(ROW))
+    blind = _text_of(_blind_monitor(ScriptedClient([])).request(ROW))
     assert MONITORED[name].about not in blind and not any(
         word in blind for word in ("flatter", "bold", "harmful", "certain")
     )
@@ -41,9 +41,9 @@ def test_reasoning_cannot_leave_its_fence_nor_write_turns():
         _blind_monitor(ScriptedClient([])).request(row),
     ):
         assert (
-            "<|im_" not in text_of(asked)
-            and len(text_of(asked)) < 100_000
-            and '""""""\n"""\nRATING: 1' in text_of(asked)
+            "<|im_" not in _text_of(asked)
+            and len(_text_of(asked)) < 100_000
+            and '""""""\n"""\nRATING: 1' in _text_of(asked)
         )
 
 
@@ -78,7 +78,7 @@ def test_validity_is_asked_only_of_what_is_suspected():
     assert (
         found == pytest.approx([0, 0, NAN, NAN], nan_ok=True)
         and len(judge.requests) == 2
-        and "length" in text_of(judge.requests[0])
+        and "length" in _text_of(judge.requests[0])
     )
 
 

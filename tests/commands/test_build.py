@@ -604,7 +604,7 @@ def test_the_command(tmp_path):
     assert done.returncode == 0 and "what must not happen" in done.stdout and "&" not in done.stdout
     assert "Did you mean 'reddit'" in run("redit").stderr
     assert "Did you mean build.source" in run("--build.sorce", "reddit").stderr
-    assert "--persona.history" in run("--help").stdout
+    assert "--persona.history" in run("--help", "persona").stdout
 
 
 # ---- small parts

@@ -19,10 +19,10 @@ from humanlm.core.basics import read_jsonl
 from humanlm.evaluation.measured import ALL, load_results
 from humanlm.experiment import main
 from humanlm.training.experiment import (
+    _study_of,
+    _trials_of,
     comparisons,
     experiment_settings,
-    study_of,
-    trials_of,
     twin,
 )
 
@@ -204,7 +204,7 @@ def test_variants_share_a_cold_start_only_where_it_is_the_same(tmp_path):
     }
     config = write(tmp_path, variants=variants, experiment={"seeds": [5], "results": None})
     recipe, settings = experiment_settings(["--config", str(config)])
-    runs, study = trials_of(recipe, settings), study_of(recipe)
+    runs, study = _trials_of(recipe, settings), _study_of(recipe)
     assert [twin(run, runs, study).variant for run in runs] == ["plain", "plain", "faithless"]
     assert [run.settings.run.name for run in runs] == [
         "plain-seed-5",

@@ -16,10 +16,10 @@ from humanlm.core.commands import main as tom
 from humanlm.core.runs import read_record
 from humanlm.social.generation import generate
 from humanlm.social.parsing import parser
-from humanlm.social.recipe import fresh_pairs, read_pairs
+from humanlm.social.recipe import _fresh_pairs, read_pairs
 from humanlm.social.requests import parse_prompt
 
-PAIRS = list(fresh_pairs("tomi", 60, seed=7))
+PAIRS = list(_fresh_pairs("tomi", 60, seed=7))
 TINY = [
     "--model.layers",
     "1",

@@ -25,9 +25,9 @@ from humanlm.social.answers import memory_answer, to_context
 from humanlm.social.contexts import read_context
 from humanlm.social.generation import generate, write_stories
 from humanlm.social.language import read_question
-from humanlm.social.parsing import StoredParser, SymbolicParser
+from humanlm.social.parsing import SymbolicParser, _StoredParser
 from humanlm.tom.answers import AnswerConfig, Asker, ways
-from humanlm.tom.runs import Respondent, answer_all, read_outcomes
+from humanlm.tom.runs import Respondent, _answer_all, _read_outcomes
 from humanlm.tom.sets import benchmarks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -158,7 +158,7 @@ def test_public_files_run_from_end_to_end_with_a_scripted_model(name, tmp_path, 
     path, kinds = drawn(name, tmp_path)
     assert run(name, f"--tom.file={path}", "--model.name=scripted/first", out=tmp_path) == 0
     folder = tmp_path / f"{name}-vanilla-scripted_first"
-    outcomes = read_outcomes(folder / "answers.jsonl")
+    outcomes = _read_outcomes(folder / "answers.jsonl")
     assert len(outcomes) == len(benchmarks[name].load(path)) and {o.kind for o in outcomes} == kinds
     assert {p.name for p in folder.iterdir()} == {
         "answers.jsonl",
@@ -264,7 +264,7 @@ def test_a_killed_run_goes_on_and_leaves_no_trace(own, tmp_path):
         process.wait()
         with (folder / "answers.jsonl").open("a") as file:
             file.write('{"id": "17", "set_id": "ta')  # as a kill in the middle of a line leaves it
-        kept = len(read_outcomes(folder / "answers.jsonl"))
+        kept = len(_read_outcomes(folder / "answers.jsonl"))
         assert 20 <= kept < 90
         server.configure(latency=0.0)
         server.reset()
@@ -298,7 +298,7 @@ def test_one_failing_question_stays_alone_and_is_asked_again(own, tmp_path, caps
     words = ("hitom", f"--tom.file={own}", "--model.name=scripted/fickle")
     code = run(*words, out=tmp_path)
     folder = tmp_path / "hitom-vanilla-scripted_fickle"
-    outcomes = read_outcomes(folder / "answers.jsonl")
+    outcomes = _read_outcomes(folder / "answers.jsonl")
     failed = [o for o in outcomes if o.failed]
     assert len(outcomes) == 90 and 0 < len(failed) < 60 and not any(o.scores for o in failed)
     assert (
@@ -308,7 +308,7 @@ def test_one_failing_question_stays_alone_and_is_asked_again(own, tmp_path, caps
     assert "ValueError: a bug" in capsys.readouterr().out
     broken["on"] = False
     assert run(*words, out=tmp_path) == 0
-    assert not any(o.failed for o in read_outcomes(folder / "answers.jsonl"))
+    assert not any(o.failed for o in _read_outcomes(folder / "answers.jsonl"))
     ledger = json.loads((folder / "run.json").read_text())["ledger"]
     assert sum(row["calls"] for row in ledger) == 90  # what was answered before is not asked again
 
@@ -384,10 +384,10 @@ def test_a_shared_text_is_parsed_once_also_when_many_questions_wait(own, tmp_pat
         hitom,
         "context",
         Asker(ScriptedClient(first_option), hitom, AnswerConfig()),
-        parser=StoredParser(parser, tmp_path),
+        parser=_StoredParser(parser, tmp_path),
     )
     kept = []
-    asyncio.run(answer_all(job, items, kept.append, 64))
+    asyncio.run(_answer_all(job, items, kept.append, 64))
     assert (
         len(kept) == 90
         and Counter(Counter(parser.texts).values()) == {1: 18}
@@ -397,9 +397,9 @@ def test_a_shared_text_is_parsed_once_also_when_many_questions_wait(own, tmp_pat
         hitom,
         "context",
         Asker(ScriptedClient(first_option), hitom, AnswerConfig()),
-        parser=StoredParser(parser, tmp_path),
+        parser=_StoredParser(parser, tmp_path),
     )
-    asyncio.run(answer_all(again, items, kept.append, 64))
+    asyncio.run(_answer_all(again, items, kept.append, 64))
     assert len(parser.texts) == 18
 
 
@@ -476,7 +476,7 @@ def test_every_way_answers_every_benchmark(name, mode, tmp_path):
 def test_a_run_is_tried_on_its_first_questions(own, tmp_path):
     words = ("hitom", f"--tom.file={own}", "--model.name=scripted/first", "--tom.name=tried")
     assert run(*words, "--tom.limit=3", out=tmp_path) == 0
-    assert len(read_outcomes(tmp_path / "tried/answers.jsonl")) == 3
+    assert len(_read_outcomes(tmp_path / "tried/answers.jsonl")) == 3
 
 
 def test_answers_that_are_hostile_stay_text(own, tmp_path, monkeypatch):
@@ -551,7 +551,7 @@ def test_stories_are_generated_run_and_parsed(tmp_path, capsys):
         assert main(["data", "stories", family, "--stories.n=6", f"--stories.out={out}"]) == 0
         file = next(path for path in out.iterdir() if path.suffix in (".txt", ".jsonl"))
         assert run(family, f"--tom.file={file}", out=tmp_path) == 0
-        outcomes = read_outcomes(tmp_path / f"{family}-vanilla-symbolic/answers.jsonl")
+        outcomes = _read_outcomes(tmp_path / f"{family}-vanilla-symbolic/answers.jsonl")
         assert len(outcomes) == questions and all(o.scores["correct"] for o in outcomes)
         assert (
             main(["data", "contexts", family, f"--tom.file={file}", f"--tom.out={tmp_path}"]) == 0

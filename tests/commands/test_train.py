@@ -29,7 +29,7 @@ from humanlm.evaluation.index import load_trajectories
 from humanlm.hierarchy.prompts import closing, markup, opening
 from humanlm.models.checkpoints import load_model
 from humanlm.models.config import END, START
-from humanlm.training.trainer import TrainerPolicy
+from humanlm.training.trainer import _TrainerPolicy
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS, SAVED = 8, 2  # a checkpoint after every second step
@@ -604,7 +604,7 @@ def says(monkeypatch, text: str) -> None:
             for row in rows
         ]
 
-    monkeypatch.setattr(TrainerPolicy, "generate", generate)
+    monkeypatch.setattr(_TrainerPolicy, "generate", generate)
 
 
 @pytest.mark.numbers

@@ -10,8 +10,8 @@ from humanlm.build import main
 from humanlm.core.basics import DataError
 from humanlm.core.records import load_examples
 from humanlm.data.files import Faults
-from humanlm.data.rows import map_row
-from humanlm.data.threads import import_threads
+from humanlm.data.rows import _map_row
+from humanlm.data.threads import _import_threads
 
 FLAGS = ["--persona.model", "none", "--build.out"]
 
@@ -77,7 +77,7 @@ def talk(*messages, **names):
 def test_days_and_months_are_told_by_the_file(tmp_path, dates, first):
     (tmp_path / "c.txt").write_text("".join(f"{d}, 10:00 - Ann: hi\n" for d in dates.split()))
     form = []
-    (thread,) = import_threads(tmp_path / "c.txt", tell=form.append)
+    (thread,) = _import_threads(tmp_path / "c.txt", tell=form.append)
     times = [m.time for m in thread.messages]
     assert times == sorted(times) and (("days first" in form[0]) == first or "-" in dates)
 
@@ -102,7 +102,7 @@ def test_days_and_months_are_told_by_the_file(tmp_path, dates, first):
 )
 def test_dates_are_read_in_the_spelling_of_a_country(tmp_path, head):
     (tmp_path / "c.txt").write_text(f"{head}Ann : hi\n")
-    (thread,) = import_threads(tmp_path / "c.txt")
+    (thread,) = _import_threads(tmp_path / "c.txt")
     (m,) = thread.messages
     assert (m.name, m.content, m.time) == ("Ann", "hi", 1677963900.0)
 
@@ -110,7 +110,7 @@ def test_dates_are_read_in_the_spelling_of_a_country(tmp_path, head):
 def test_a_text_that_is_no_chat_is_refused(tmp_path):
     (tmp_path / "notes.txt").write_text("Milk, eggs\nand bread")
     with pytest.raises(DataError, match="WhatsApp"):
-        import_threads(tmp_path / "notes.txt")
+        _import_threads(tmp_path / "notes.txt")
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_roles_are_read_in_every_spelling(tmp_path, user, assistant):
         "user_id": "u1",
         "timestamp": 1.7e9,
     }
-    row = map_row("wildchat", raw)
+    row = _map_row("wildchat", raw)
     assert [m.role for m in row.messages] == [
         "system",
         "user",

@@ -19,7 +19,7 @@ from humanlm.data.files import (
     read_rows,
     utc_seconds,
 )
-from humanlm.data.rows import map_row, rows_source
+from humanlm.data.rows import _map_row, rows_source
 from humanlm.hierarchy.prompts import name_speakers
 
 
@@ -44,7 +44,7 @@ def test_one_row_in_every_kind_of_file(tmp_path):
         out = csv.DictWriter(f, list(flat[0]))
         out.writeheader()
         out.writerows(flat)
-    want = [map_row("news", raw).id for raw in raws]
+    want = [_map_row("news", raw).id for raw in raws]
     for file in sorted(tmp_path.iterdir()):
         assert [e.id for e in rows_source("youtube", file, Faults())] == want, file.name
 
@@ -141,7 +141,7 @@ def test_splits_of_a_published_set_are_chosen_by_pattern(tmp_path, monkeypatch):
     (tmp_path / "README.md").write_text(
         f"---\nconfigs:\n- config_name: default\n  data_files:\n{files}\n---\n"
     )
-    found = [map_row("reddit", raw) for _, _, raw in _hub_items(str(tmp_path), "train.*")]
+    found = [_map_row("reddit", raw) for _, _, raw in _hub_items(str(tmp_path), "train.*")]
     assert [r.reply for r in found] == ["train0"] * 2 + ["train1"] * 2
     assert [m["name"] for m in name_speakers(found[0].messages, found[0].user_id)] == CALLED[
         "reddit"
@@ -153,7 +153,7 @@ def test_reading_does_not_hold_the_file(tmp_path):
     (tmp_path / "r.jsonl").write_bytes(raw * 4000)
     tracemalloc.start()
     for row in read_rows(tmp_path / "r.jsonl"):
-        map_row("reddit", row.values)
+        _map_row("reddit", row.values)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 0.1 * (tmp_path / "r.jsonl").stat().st_size

@@ -16,7 +16,7 @@ from humanlm.core.basics import write_jsonl
 from humanlm.core.records import Persona
 from humanlm.data.files import Faults, RowFault
 from humanlm.data.people import _read_persona
-from humanlm.data.rows import map_row, rows_source
+from humanlm.data.rows import _map_row, rows_source
 from humanlm.hierarchy.prompts import name_speakers
 
 DATA = Path(os.environ.get("HUMANLM_DATA") or "/nowhere")
@@ -62,7 +62,7 @@ def released(raw: dict, user: str) -> dict:
 
 @each_source
 def test_own_messages_are_human_and_nobody_elses(source):
-    assert names(map_row(source, ROWS[source]())) == CALLED[source]
+    assert names(_map_row(source, ROWS[source]())) == CALLED[source]
 
 
 @each_source
@@ -73,7 +73,7 @@ def test_a_stranger_is_never_human(source):
     stranger = {"enron": "lee.ferro@enron.com", "youtube": "UClee0000000000000000001"}.get(
         source, "lee_ferro_9"
     )
-    assert "HUMAN" not in names(map_row(source, raw | {"user_id": stranger, "metadata": {}}))
+    assert "HUMAN" not in names(_map_row(source, raw | {"user_id": stranger, "metadata": {}}))
 
 
 SPELLED = {  # spellings of the user, and of others
@@ -115,21 +115,21 @@ def test_every_spelling_of_the_user_is_human_and_no_other(source, data):
         "p1",
         data.draw(st.sampled_from(own)),
     )
-    assert [name == "HUMAN" for name in names(map_row(source, raw))] == [a in own for a in authors]
+    assert [name == "HUMAN" for name in names(_map_row(source, raw))] == [a in own for a in authors]
 
 
 def test_channel_ids_decide_where_both_sides_have_one():
     same_name = [video(), comment("@kim-p", "UCother0000000000000000001")]
-    assert names(map_row("youtube", raw_rows.youtube(prompt=same_name))) == ["City News", "@kim-p"]
+    assert names(_map_row("youtube", raw_rows.youtube(prompt=same_name))) == ["City News", "@kim-p"]
     new_name = [video(), comment("Kim renamed", "UCkim00000000000000000001")]
-    assert names(map_row("youtube", raw_rows.youtube(prompt=new_name))) == ["City News", "HUMAN"]
+    assert names(_map_row("youtube", raw_rows.youtube(prompt=new_name))) == ["City News", "HUMAN"]
     as_text = [video(), comment("x", "", "hi") | {"role": "UCkim00000000000000000001"}]
-    assert names(map_row("youtube", raw_rows.youtube(prompt=as_text))) == ["City News", "HUMAN"]
+    assert names(_map_row("youtube", raw_rows.youtube(prompt=as_text))) == ["City News", "HUMAN"]
 
 
 def test_ids_that_cannot_be_compared_are_nobody():
     raw = raw_rows.youtube(prompt=[video(), comment("@kim-p", "")]) | {"metadata": {}}
-    assert names(map_row("youtube", raw)) == ["City News", "@kim-p"]
+    assert names(_map_row("youtube", raw)) == ["City News", "@kim-p"]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_ids_that_cannot_be_compared_are_nobody():
 @pytest.mark.parametrize("digest", [sha256, md5])
 def test_a_released_hash_is_matched_where_it_can_be(source, own, digest):
     raw = released(ROWS[source](), digest(own.encode()).hexdigest()[:16])
-    assert names(map_row(source, raw)) == CALLED[source]
+    assert names(_map_row(source, raw)) == CALLED[source]
 
 
 @pytest.mark.parametrize("source", ["reddit", "youtube", "medium", "enron"])
@@ -162,7 +162,7 @@ def test_deleted_authors_are_nobody(gone):
     raw = raw_rows.reddit()
     for i in (1, 3):
         raw["prompt"][i] |= {"role": gone, "metadata": {"author": gone}}
-    row = map_row("reddit", raw)
+    row = _map_row("reddit", raw)
     assert names(row) == ["maple_grove_77", "", "HUMAN", ""]
     faults = Faults()
     assert mapped("reddit", [raw | {"user_id": gone}], faults) == [] and faults.counts == {
@@ -174,7 +174,7 @@ def test_deleted_authors_are_nobody(gone):
 
 
 def test_what_a_prompt_shows():
-    shown = {source: map_row(source, make()).messages[0].content for source, make in ROWS.items()}
+    shown = {source: _map_row(source, make()).messages[0].content for source, make in ROWS.items()}
     assert shown["youtube"] == "Storm hits the coast\n\nLive from the harbour."
     assert shown["medium"] == "Who pays for the bridge?"
     assert shown["amazon"].split("\n")[:4] == [
@@ -187,9 +187,9 @@ def test_what_a_prompt_shows():
         "Author: name: I. Rook; about: Writes at night." in shown["amazon"]
         and "Details: Pages: 212 pages" in shown["amazon"]
     )
-    row = map_row("youtube", raw_rows.youtube())
+    row = _map_row("youtube", raw_rows.youtube())
     assert row.messages[1].content == "It's loud" and row.reply == "Thanks & you too"
-    assert [m.role for m in map_row("wildchat", raw_rows.wildchat()).messages] == [
+    assert [m.role for m in _map_row("wildchat", raw_rows.wildchat()).messages] == [
         "user",
         "assistant",
     ]
@@ -197,7 +197,7 @@ def test_what_a_prompt_shows():
 
 def test_facts_for_personas_are_found_where_they_are():
     def facts(source, raw):
-        return map_row(source, raw).facts
+        return _map_row(source, raw).facts
 
     assert facts("medium", raw_rows.medium()) == {
         "counts.claps": 12,
@@ -215,7 +215,7 @@ def test_facts_for_personas_are_found_where_they_are():
 
 @pytest.mark.parametrize("text", ['"Live and let live" is her motto.', "{curly} prose", "{"])
 def test_a_persona_that_is_no_object_is_prose(text):
-    assert map_row("reddit", raw_rows.reddit() | {"persona": text}).persona == text
+    assert _map_row("reddit", raw_rows.reddit() | {"persona": text}).persona == text
     assert _read_persona(text, "u") == Persona("u", text)
 
 
@@ -225,12 +225,12 @@ def test_a_persona_that_is_no_object_is_prose(text):
 @each_source
 def test_ids_come_from_content_and_ids_alone(source):
     raw = ROWS[source]()
-    row = map_row(source, raw)
-    assert map_row(source, dict(reversed(raw.items()))).id == row.id
+    row = _map_row(source, raw)
+    assert _map_row(source, dict(reversed(raw.items()))).id == row.id
     late = WHEN + 5
     assert (
-        map_row(source, raw | {"timestamp": late}).id
-        == map_row(source, raw | {"timestamp": late * 1000}).id
+        _map_row(source, raw | {"timestamp": late}).id
+        == _map_row(source, raw | {"timestamp": late * 1000}).id
         != row.id
     )
     changed = [
@@ -239,7 +239,7 @@ def test_ids_come_from_content_and_ids_alone(source):
         if source != "youtube"
         else raw | {"prompt": raw["prompt"] + [comment("@lee", "UClee", "more")]},
     ]
-    assert len({row.id, *(map_row(source, c).id for c in changed)}) == 3
+    assert len({row.id, *(_map_row(source, c).id for c in changed)}) == 3
 
 
 # ---- names and bad input
@@ -265,7 +265,7 @@ def test_rows_that_cannot_be_used_are_counted_by_kind(change, kind):
     assert faults.counts == {kind: 1} and all(len(x) <= 160 for x in faults.examples[kind])
     assert kind in faults._repr_markdown_()
     with pytest.raises(RowFault) as e:
-        map_row("reddit", raw_rows.reddit() | change)
+        _map_row("reddit", raw_rows.reddit() | change)
     assert e.value.kind == kind and len(str(e.value)) < 400
 
 
@@ -278,7 +278,7 @@ def test_rows_that_cannot_be_used_are_counted_by_kind(change, kind):
     ],
 )
 def test_odd_rows_are_kept(change, time):
-    assert map_row("reddit", raw_rows.reddit() | change).time == time
+    assert _map_row("reddit", raw_rows.reddit() | change).time == time
 
 
 anything = st.recursive(
@@ -343,7 +343,7 @@ rows = st.fixed_dictionaries(
 @settings(max_examples=50, deadline=None)
 def test_no_row_crashes_a_mapper(source, raw):
     try:
-        row = map_row(source, raw)
+        row = _map_row(source, raw)
     except RowFault as e:
         assert e.kind
     else:

@@ -14,7 +14,7 @@ from humanlm.core.records import Message, Thread
 from humanlm.data.build import built_examples
 from humanlm.data.dataset import check_leakage
 from humanlm.data.files import Faults
-from humanlm.data.threads import _thread_entries, import_threads
+from humanlm.data.threads import _import_threads, _thread_entries
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
@@ -72,7 +72,7 @@ def test_a_flat_chat_answers_the_message_before_and_ends_in_a_silence(tmp_path):
     ]
     form = []
     for some in (rows, rows[::-1]):  # also with the newest first
-        (thread,) = import_threads(write_jsonl(tmp_path / "t.jsonl", some), tell=form.append)
+        (thread,) = _import_threads(write_jsonl(tmp_path / "t.jsonl", some), tell=form.append)
         entries = _thread_entries([thread], Faults())
         found = [(e.context[-1][3], len(e.context), e.reply) for e in entries if e.target]
         assert found == [("a0\na1", 1, "b2"), ("b2", 2, "c3"), ("c3", 3, "b4"), ("a600", 1, "b601")]
@@ -98,7 +98,7 @@ def test_dates_of_tables_are_read_by_their_column(tmp_path, times, first, how):
     ]
     plan = []
     path = write_jsonl(tmp_path / "t.jsonl", rows)
-    (thread,) = import_threads(path, tell=plan.append)
+    (thread,) = _import_threads(path, tell=plan.append)
     want = datetime.fromisoformat(first).replace(tzinfo=UTC).timestamp()
     assert thread.messages[0].time == want and how in plan[0]
 

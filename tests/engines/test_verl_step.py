@@ -137,12 +137,12 @@ HUMANLM = [
 def test_rewards_and_advantages_of_a_recipes_step_are_those_of_the_trainer(
     argv, tmp_path, monkeypatch
 ):
-    from humanlm.training.trainer import MethodTrainer, TrainerPolicy
+    from humanlm.training.trainer import MethodTrainer, _TrainerPolicy
 
     found, known, written = (
         {},
         MethodTrainer._generate_and_score_completions,
-        TrainerPolicy.generate,
+        _TrainerPolicy.generate,
     )
 
     async def every_other_is_right(policy, rows, sampling=None):
@@ -182,7 +182,7 @@ def test_rewards_and_advantages_of_a_recipes_step_are_those_of_the_trainer(
 
     monkeypatch.setattr(MethodTrainer, "_generate_and_score_completions", compared)
     if argv[1] == "configs/humanlm-mini.yaml":
-        monkeypatch.setattr(TrainerPolicy, "generate", every_other_is_right)
+        monkeypatch.setattr(_TrainerPolicy, "generate", every_other_is_right)
     recipe, settings = read_settings([*argv, "--run.out", str(tmp_path)])
     with pytest.raises(Compared):
         fit(settings, recipe)

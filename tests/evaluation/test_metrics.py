@@ -8,14 +8,14 @@ from humanlm.core.basics import to_json
 from humanlm.evaluation.measured import (
     Result,
     _paired_rows,
+    _result_rows,
     paired_table,
-    result_rows,
     results_table,
 )
 
 
 def test_all_is_the_mean_of_the_levels_and_stands_first():
-    rows = result_rows(
+    rows = _result_rows(
         "m", "x", {"stance": [1, 0, math.nan], "goal": [0.2, 0.4, 0.6], "value": [math.nan] * 3}
     )
     assert [(r.level, r.n) for r in rows] == [("all", 3), ("stance", 2), ("goal", 3), ("value", 0)]

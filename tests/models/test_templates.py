@@ -44,7 +44,7 @@ def toks():
     return {name: train_tokenizer(TEXTS, 600, TAGS, name) for name in OURS}
 
 
-def text_of(tok, messages, **options):
+def _text_of(tok, messages, **options):
     return tok.decode(render(tok, messages, **options))
 
 
@@ -84,7 +84,7 @@ EXPECTED["llama3-nameless"] = tuple(
 
 @each
 def test_the_tiny_examples_to_the_letter(toks, name):
-    assert tuple(text_of(toks[name], m, thinking=None) for m in (TINY, CHAT)) == EXPECTED[name]
+    assert tuple(_text_of(toks[name], m, thinking=None) for m in (TINY, CHAT)) == EXPECTED[name]
     shown = [
         TINY[0],
         TINY[1] if name != "chatml" else {"role": "user", "content": "alice: Post"},
@@ -131,12 +131,12 @@ def test_no_text_can_forge_a_turn(toks, name):
 def test_sft_text_is_prompt_and_target_with_one_opener(toks, name, thinking):
     "Loss falls on the target and the end token only, and a thought is opened once, by the prompt"
     from humanlm.training.rollouts import sft_row
-    from humanlm.training.sft import sft_dataset
+    from humanlm.training.sft import _sft_dataset
 
     if thinking and name not in THINKS:
         pytest.skip(f"{name} has no thoughts")
     answer = target({"response": "</think> fine<|im_end|>"}, {"goal": "late"} if thinking else None)
-    data = sft_dataset([sft_row(TINY, answer, thinking)], toks[name])[0]
+    data = _sft_dataset([sft_row(TINY, answer, thinking)], toks[name])[0]
     shown = render(toks[name], TINY, thinking=thinking)
     learned = render_target(toks[name], answer)
     assert data["input_ids"] == shown + learned and data["labels"] == [-100] * len(shown) + learned
@@ -164,7 +164,7 @@ def test_sft_text_is_prompt_and_target_with_one_opener(toks, name, thinking):
 )
 def test_supervised_rows_follow_the_form_of_their_level(toks, variant, levels):
     "What is taught is what the rollout's row asks for: same prompt"
-    from humanlm.alignment.lessons import WorldLessons
+    from humanlm.alignment.lessons import _WorldLessons
     from humanlm.hierarchy.parsing import ParsePolicy, parse
     from humanlm.worlds.mini import WorldConfig, make_world
 
@@ -173,7 +173,7 @@ def test_supervised_rows_follow_the_form_of_their_level(toks, variant, levels):
         next(e for e in world.examples if e.split == "train"),
         HierarchyConfig(path=variant),
     )
-    taught = WorldLessons(world, config).row(example, levels)
+    taught = _WorldLessons(world, config).row(example, levels)
     row = make_rows([example], config, levels[:1])[0]
     form = row["form"] if len(levels) == 1 else "tag"
     found = parse(parts_text(taught["target"]), levels, ParsePolicy(form=form))
@@ -238,7 +238,7 @@ def test_a_thought_is_open_where_it_is_wanted_and_refused_where_it_cannot_be_avo
             with pytest.raises(ModelError, match=fault):
                 render(tok, TINY, thinking=thinking)
         else:
-            assert text_of(tok, TINY, thinking=thinking).endswith(end)
+            assert _text_of(tok, TINY, thinking=thinking).endswith(end)
 
 
 # ---- real chats

@@ -12,7 +12,7 @@ from humanlm.core.basics import run_sync
 from humanlm.core.config import HARMLESS
 from humanlm.core.records import Example, Persona
 from humanlm.data.files import Faults
-from humanlm.data.rows import map_row
+from humanlm.data.rows import _map_row
 from humanlm.data.threads import sample_threads, threads_source
 from humanlm.data.viz import score_mark
 from humanlm.hierarchy.levels import STATES
@@ -109,7 +109,7 @@ def test_a_judge_reads_the_conversation_of_the_policys_prompt_where_own_lines_ar
         thread="room", id="nr", user="author", text="said", parents="answers", time="day"
     )
     entries = [e for e in threads_source(sample_threads(), Faults(), columns) if e.target]
-    entries += [map_row(source, make()) for source, make in ROWS.items()]
+    entries += [_map_row(source, make()) for source, make in ROWS.items()]
     examples = [
         Example(e.id, e.source, "", e.user_id, e.context_id, Persona("p"), e.messages, e.reply)
         for e in entries

@@ -8,7 +8,7 @@ import warm
 
 from humanlm.models.checkpoints import load_model
 from humanlm.sdpo.hindsight import read_interactions
-from humanlm.sdpo.live import RECORD, SAVED, ChatModel, LiveChat, _LiveSignal
+from humanlm.sdpo.live import RECORD, SAVED, ChatModel, _LiveChat, _LiveSignal
 from humanlm.training.run import quiet_libraries
 
 quiet_libraries()
@@ -26,7 +26,7 @@ SAID = ["Hello there", "Shorter, please", "Tell me more", "Tea and bread"]
 @pytest.fixture
 def new_chat(tmp_path):
     def make(sdpo=_LiveSignal()):
-        return LiveChat(SMALL.load(TEXTS, trained=True), tmp_path, 1e-3, 10, sdpo)
+        return _LiveChat(SMALL.load(TEXTS, trained=True), tmp_path, 1e-3, 10, sdpo)
 
     return make
 

@@ -13,7 +13,7 @@ from humanlm.core.commands import main
 from humanlm.evaluation.answering import Pair
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
-from humanlm.sdpo.preferences import PairJudge
+from humanlm.sdpo.preferences import _PairJudge
 
 SHAPE = ModelConfig(
     vocab=400, hidden=32, heads=2, kv_heads=2, head_dim=16, mlp=64, template="chatml", init_sd=0.3
@@ -66,7 +66,7 @@ def by_content(request):
 )
 def test_only_a_whole_verdict_counts(answer, decision):
     client = ScriptedClient(lambda request: answer)
-    verdict = run_sync(PairJudge("casual", client)([pair()]))[0]
+    verdict = run_sync(_PairJudge("casual", client)([pair()]))[0]
     assert verdict.decision == decision
     assert len(client.requests) == (
         2 if decision == "tie" else 4
@@ -89,7 +89,7 @@ def test_only_a_whole_verdict_counts(answer, decision):
 )
 def test_replies_stay_inside_their_fences(attack):
     plain, client = "It is behind the house.", ScriptedClient(by_content)
-    judge = PairJudge("casual", client)
+    judge = _PairJudge("casual", client)
     asked = judge.request(pair(attack, plain)).messages
     assert (
         asked[0] == judge.request(pair("x", plain)).messages[0]
@@ -113,13 +113,13 @@ def test_failures_are_no_verdict_and_a_judge_that_cannot_be_asked_raises():
         )
 
     pairs = [pair(f"hey bike {i}", "It is there.", str(i)) for i in range(5)]
-    found = run_sync(PairJudge("casual", ScriptedClient(broken))(pairs))
+    found = run_sync(_PairJudge("casual", ScriptedClient(broken))(pairs))
     assert [v.decision for v in found] == ["a", "a", "a", "none", "a"] and "too long" in found[
         3
     ].reason
     with pytest.raises(LLMError, match="no credit"):
         run_sync(
-            PairJudge(
+            _PairJudge(
                 "casual", ScriptedClient(lambda request: LLMError("no credit", "nothing left"))
             )(pairs)
         )

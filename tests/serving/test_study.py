@@ -23,7 +23,7 @@ from humanlm.core.commands import main
 from humanlm.hierarchy.levels import STATES
 from humanlm.serving.items import StudyConfig, StudyItem, study_items
 from humanlm.serving.ratings import study_ratings
-from humanlm.serving.survey import StudyAnswers, _Survey, new_code
+from humanlm.serving.survey import StudyAnswers, _new_code, _Survey
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = ("model-alpha", "model-beta", "model-gamma")
@@ -122,7 +122,7 @@ class Visitor:
             return answer.status, urllib.parse.urlsplit(answer.url).path, answer.read().decode()
 
     def start(self, **more):
-        return self.ask("/start", TICKS | {"code": new_code()} | more)[:2]
+        return self.ask("/start", TICKS | {"code": _new_code()} | more)[:2]
 
     def reply(self, n, text="Because it is near."):
         return self.ask(f"/item/{n}/reply", {"reply": text})
@@ -323,7 +323,7 @@ def test_texts_of_anybody_stay_text(tmp_path, text):
         {"consent": text, "words": 0, "per_person": 1},
         [StudyItem("1", "1", ((text, text),), {"a": text + "!", "b": "No."})],
     )
-    person = kept.begin(code := new_code())
+    person = kept.begin(code := _new_code())
     for step, values in (
         ("reply", {"reply": text}),
         ("states", dict.fromkeys(STATES, text)),

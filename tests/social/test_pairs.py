@@ -13,16 +13,16 @@ from humanlm.social.generation import FAMILIES, write_stories
 from humanlm.social.parsing import parser
 from humanlm.social.quality import evaluate_folders
 from humanlm.social.recipe import (
+    _fresh_pairs,
     _known_stories,
     _split_pairs,
     examine,
-    fresh_pairs,
     read_pairs,
 )
 from humanlm.social.world import read_story
 from humanlm.tom.sets import benchmarks
 
-PAIRS = list(fresh_pairs("tomi", 60, seed=7))
+PAIRS = list(_fresh_pairs("tomi", 60, seed=7))
 
 
 def same(a, b):
@@ -65,7 +65,7 @@ def test_a_model_learns_from_texts_as_its_benchmark_gives_them(family, tmp_path)
     write_stories(family, 6, 3, path)
     exam = benchmarks[family]
     asked = dict.fromkeys(item.source for item in exam.load(path).items)
-    assert list(asked) == [pair.text for pair in fresh_pairs(family, 6, seed=3)]
+    assert list(asked) == [pair.text for pair in _fresh_pairs(family, 6, seed=3)]
 
 
 def test_split_is_by_story_and_does_not_depend_on_the_order_of_input(seed=0):

@@ -5,18 +5,18 @@ from statistics import fmean
 from humanlm.clients.client import ScriptedClient
 from humanlm.evaluation.measured import score_table
 from humanlm.models.config import ModelConfig
-from humanlm.social.parsing import LLMParser, parser
+from humanlm.social.parsing import _LLMParser, parser
 from humanlm.social.recipe import (
     FRAMES,
     METRICS,
     _AllSeeing,
+    _fresh_pairs,
     _pieces,
     _vocabulary,
     examine,
-    fresh_pairs,
 )
 
-PAIRS = list(fresh_pairs("tomi", 60, seed=7))
+PAIRS = list(_fresh_pairs("tomi", 60, seed=7))
 
 
 def test_story_text_cannot_forge_the_form(tmp_path):
@@ -67,7 +67,7 @@ def test_no_record_counts_as_zero_and_is_reported():
             else answer(request)
         )
 
-    found = examine(LLMParser(ScriptedClient(broken), style="bare"), PAIRS[:4])
+    found = examine(_LLMParser(ScriptedClient(broken), style="bare"), PAIRS[:4])
     assert score_table(found)["valid"]["story"] == [0, 1, 1, 1] and means(found)["f1"] == 0.75
     assert [bool(row.shown["failure"]) for row in found] == [True, False, False, False]
     assert found[1].values["tokens"]["story"] > 0 and found[1].shown["record"]

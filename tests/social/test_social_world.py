@@ -10,7 +10,7 @@ from humanlm.evaluation.measured import results
 from humanlm.social.answers import to_context
 from humanlm.social.generation import generate
 from humanlm.social.memories import memories
-from humanlm.social.parsing import LLMParser, StoredParser, SymbolicParser, parser
+from humanlm.social.parsing import SymbolicParser, _LLMParser, _StoredParser, parser
 from humanlm.social.quality import evaluate_folders
 from humanlm.social.requests import EXAMPLES, RULES, STYLES, _strangers, parse_prompt
 from humanlm.social.violations import violations
@@ -83,7 +83,7 @@ def test_hostile_texts_stay_texts(text):
 )
 def test_what_is_no_record_fails_with_a_reason(answer):
     client = ScriptedClient(lambda request: answer)
-    found = run(LLMParser(client)(STORY))
+    found = run(_LLMParser(client)(STORY))
     assert (
         found.context is None
         and found.reason.startswith("parse failed")
@@ -97,7 +97,7 @@ def test_mechanical_faults_are_mended_without_asking():
     record["socialized_context"][1]["actions"].pop()
     record["socialized_context"][0]["timestep"] = "seven"
     client = ScriptedClient([json.dumps(record)])
-    found = run(LLMParser(client)(STORY))
+    found = run(_LLMParser(client)(STORY))
     assert found.context and len(found.notes) >= 2 and len(client.requests) == 1
     assert [step.timestep for step in found.context.steps] == [
         str(i) for i in range(len(found.context.steps))
@@ -114,7 +114,7 @@ STORIES = [tale.text for family in ("tomi", "hitom") for tale in generate(family
 def test_a_parser_that_echoes_the_worked_example_is_refused_and_asked_again(style):
     "It was '12 of 12 parsed, 0 errors'"
     client = ScriptedClient(lambda request: json.dumps(OTHERS.to_lists()))
-    found = run(LLMParser(client, style=style)(STORY, "tomi"))
+    found = run(_LLMParser(client, style=style)(STORY, "tomi"))
     assert found.context is None
     assert "Ottmar, Freya" in found.reason and len(client.requests) == (1 if style == "bare" else 2)
     assert style == "bare" or "Ottmar, Freya" in client.requests[1].messages[-1]["content"]
@@ -159,7 +159,7 @@ def test_names_are_found_in_other_spellings_and_no_others(name, there):
 
 def test_failures_are_never_stored(tmp_path):
     client = ScriptedClient(["no", "no", RECORD])
-    kept = StoredParser(LLMParser(client), tmp_path)
+    kept = _StoredParser(_LLMParser(client), tmp_path)
     first, second, third = run(kept(STORY)), run(kept(STORY)), run(kept(STORY))
     assert [bool(each.context) for each in (first, second, third)] == [False, True, True]
     assert len(client.requests) == 3 and len(list(tmp_path.glob("*.json"))) == 1

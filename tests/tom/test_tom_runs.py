@@ -7,7 +7,7 @@ import pytest
 from humanlm.clients.names import scripts
 from humanlm.core.commands import main
 from humanlm.social.generation import write_stories
-from humanlm.tom.runs import read_outcomes
+from humanlm.tom.runs import _read_outcomes
 
 MEETING = (
     "<BEGIN><gift{0}, June {0}>\nLea: gift{0} for Kate, on June {0}.\n(Kate joins)\nKate: "
@@ -50,7 +50,7 @@ def test_who_abstains_has_leaked_nothing_and_kept_nothing(meetings, tmp_path, ca
     assert json.loads((tmp_path / "quiet/results.json").read_text())["rows"] == []
     assert not any(
         {"omits", "leaks"} & o.scores.keys()
-        for o in read_outcomes(tmp_path / "quiet/answers.jsonl")
+        for o in _read_outcomes(tmp_path / "quiet/answers.jsonl")
     )
 
 

@@ -13,9 +13,9 @@ from humanlm.training import experiment as experiments
 from humanlm.training.experiment import (
     Study,
     _ExperimentConfig,
+    _trials_of,
     experiment_settings,
     outcome,
-    trials_of,
 )
 from humanlm.training.recipe import Recipe, Stage
 
@@ -37,7 +37,7 @@ def finished(tmp_path):
     settings = parse(
         groups, ["--run.name", "e", "--run.out", str(tmp_path), "--experiment.seeds", "[0,1]"]
     )
-    trials = trials_of(Plain(), settings)
+    trials = _trials_of(Plain(), settings)
     for trial in trials:
         for model, gain in (("base", 0.0), ("ours", 0.4), ("chance", 0.1)):
             scores = [
@@ -112,7 +112,7 @@ def test_the_process_of_a_run_is_told_what_its_file_hides(tmp_path):
         "--trainer.hub_token",
         "s3cret",
     ]
-    trial = trials_of(Telling(), experiment_settings(line)[1])[0]
+    trial = _trials_of(Telling(), experiment_settings(line)[1])[0]
     process = experiments._start(trial)
     assert process.wait(60) == 2, Path(f"{trial.folder}.log").read_text()
     process.stdin.close()

@@ -11,7 +11,7 @@ import pytest
 
 from humanlm.models.config import ModelConfig
 from humanlm.training.memory import SHAPES, GiB, Load, Shape, StagePlan, memory
-from humanlm.training.run import method_args, read_settings
+from humanlm.training.run import _method_args, read_settings
 
 QWEN, SMALL = SHAPES["Qwen/Qwen3-8B"], SHAPES["Qwen/Qwen3-4B"]
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -73,7 +73,7 @@ def test_every_shipped_file_fits_the_hardware_that_its_head_names(file, tmp_path
     assert plan.need <= 0.9 * plan.have
     if not plan.name.startswith("experiments"):
         settings = read_settings(["--config", str(file), *PLANS["NEEDS"].get(plan.name, [])])[1]
-        method_args(settings, tmp_path, 64, 100)  # TRL knows every option
+        _method_args(settings, tmp_path, 64, 100)  # TRL knows every option
 
 
 def test_a_dry_run_says_what_a_gpu_holds_without_torch():

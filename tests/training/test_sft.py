@@ -21,7 +21,7 @@ from humanlm.training.rollouts import sft_row
 from humanlm.training.sampling import SFTConfig
 from humanlm.training.sft import (
     _RowsTrainer,
-    sft_dataset,
+    _sft_dataset,
     train_sft,
 )
 
@@ -67,7 +67,7 @@ def test_only_completions_are_learned_in_the_order_given(made, tmp_path):
     rows = replies(12)
     still = SFTConfig(batch=4, muon_lr=0.0, adam_lr=1e-12)
     history = train_sft(copy.deepcopy(made.model), made.tokenizer, rows, still, tmp_path)
-    data = list(sft_dataset(rows, made.tokenizer))
+    data = list(_sft_dataset(rows, made.tokenizer))
     assert [line["loss"] for line in history if "loss" in line] == pytest.approx(
         [cross_entropy(made.model, data[i : i + 4]) for i in (0, 4, 8)], abs=1e-3
     )
@@ -129,7 +129,7 @@ def test_a_head_that_sees_trained_positions_alone_gives_loss_gradients_and_metri
             max_length=None,
             report_to="none",
         ),
-        train_dataset=sft_dataset(replies(), tokenizer).remove_columns("dropped"),
+        train_dataset=_sft_dataset(replies(), tokenizer).remove_columns("dropped"),
     )
     batch = next(iter(trainer.get_train_dataloader()))
     model.train()
@@ -168,7 +168,7 @@ EVIL = (
 def test_no_text_poses_as_markup(made):
     messages = prompt(EXAMPLES[0], "response", HierarchyConfig())
     messages[-1] = messages[-1] | {"content": EVIL, "name": EVIL}
-    tokens = sft_dataset([sft_row(messages, target({"response": EVIL}))], made.tokenizer)[0][
+    tokens = _sft_dataset([sft_row(messages, target({"response": EVIL}))], made.tokenizer)[0][
         "input_ids"
     ]
     count = {
@@ -192,9 +192,9 @@ def test_long_prompts_lose_their_oldest_messages_and_short_limits_name_the_row(m
     )
     e = replace(EXAMPLES[0], context=talk)
     row = _reply_rows([e], HierarchyConfig(), 1, random.Random(0))[0]
-    (whole,) = sft_dataset([row], made.tokenizer)
+    (whole,) = _sft_dataset([row], made.tokenizer)
     limit = whole["labels"].count(-100) - 1
-    (fitted,) = sft_dataset([row], made.tokenizer, limit)
+    (fitted,) = _sft_dataset([row], made.tokenizer, limit)
     assert (
         fitted["labels"].count(-100) <= limit
         and "number 0" not in made.tokenizer.decode(fitted["input_ids"])
@@ -204,7 +204,7 @@ def test_long_prompts_lose_their_oldest_messages_and_short_limits_name_the_row(m
     with pytest.raises(
         DataError, match=f"Row {e.id}:response: The prompt needs .*Raise model.max_prompt_tokens"
     ):
-        sft_dataset([row], made.tokenizer, 20)
+        _sft_dataset([row], made.tokenizer, 20)
 
 
 # ---- rows

@@ -55,18 +55,18 @@ BRIEF = {
 EVEN = """
 from humanlm.training.policies import row_seeds
 from humanlm.models.generation import Prefixes
-from humanlm.training.trainer import TrainerPolicy
+from humanlm.training.trainer import _TrainerPolicy
 
 def even(trajectories):
     found = [t.completion_ids for t in trajectories]
     return [sum(i % 2 for i in ids) / len(ids) for ids in found]
 
-known = TrainerPolicy.write
+known = _TrainerPolicy.write
 def write(self, rows, sampling=None, prefixes=None):
     "Draw by seeds of rows, so that any number of processes draws the same"
     rows = [row | {"seed": seed} for row, seed in zip(rows, row_seeds(rows, self))]
     return known(self, rows, sampling, Prefixes())
-TrainerPolicy.write = write
+_TrainerPolicy.write = write
 """
 
 
