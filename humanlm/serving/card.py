@@ -33,7 +33,7 @@ class HubConfig:
     out: str | None = None
     """A folder for what would be uploaded, in place of uploading it."""
     licence: str | None = None
-    """Licence, such as apache-2.0. null: apache-2.0 for a model built here; needed for any other."""
+    """Licence. null: apache-2.0 for a model built here; needed for any other."""
     steps: str = ""
     """all: push publishes the checkpoints too, in folders step-N."""
 

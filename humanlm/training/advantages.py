@@ -68,7 +68,7 @@ def group_advantages(
     eps: float = 1e-6,  # added to the deviation
     floor: float = 1e-4,  # a group whose greatest and smallest are nearer is tied and gets 0
 ) -> torch.Tensor:  # same shape and float type as rewards; 0 where there is nothing to compare
-    "Compare each reward with those of its group (GRPO: DeepSeekMath, arXiv 2402.03300, section 4.1.2)"
+    "Compare each reward with its group (GRPO: DeepSeekMath, arXiv 2402.03300, section 4.1.2)"
     rewards = _tensor(rewards)
     s = _group_stats(rewards, groups)
     comparable = ~rewards.isnan() & (s.count > 1) & (s.spread >= floor) & (s.spread > 0)
