@@ -67,8 +67,12 @@ def _forecast(
     return lines
 
 # %% ../nbs/82_build.ipynb #ABOUT
-ABOUT = """Build training sets from raw conversations: filters, splits, personas, rows, card. A
-build that was stopped starts anew when the command is given again, with the answers that were
+ABOUT = """Build training sets from raw conversations: filters, splits, personas, rows, card.
+
+  humanlm data --build.path EXPORT --build.out mine --persona.model quotes --dry-run
+  humanlm data reddit --build.path FILE --build.out data/mine
+
+A build that was stopped starts anew when the command is given again, with the answers that were
 paid for; --fresh moves what is there aside."""
 
 

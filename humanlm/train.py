@@ -12,20 +12,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .core.commands import command
-from .core.grammar import PROG
 from .training.run import read_settings, train_or_plan
 
 # %% ../nbs/80_train.ipynb #main
-_SCREEN = """\
-usage: {0} [--config FILE] [--group.name VALUE ...]
-
+_ABOUT = """\
 Train and evaluate simulated users: from settings to models, results and a report, in one folder.
 
-  {0} --config configs/humanlm-mini.yaml --dry-run        what it would do and cost
-  {0} --config configs/humanlm-mini.yaml                  do it; --resume goes on after a stop
-  {0} --config configs/humanlm-mini.yaml --run.seed 1     any setting, with another value
-
-All settings: {0} --help all."""
+  humanlm train --config configs/people-mini.yaml --dry-run       what it would do and cost
+  humanlm train --config configs/people-mini.yaml                 do it; --resume goes on
+  humanlm train --config configs/gyms-mini.yaml --run.seed 1      another system, another value
+  humanlm train --run.recipe gyms --help                          its groups of settings"""
 
 
 @command("train")
@@ -34,9 +30,8 @@ def main(
 ) -> int:
     "Train and evaluate by a recipe: `python -m humanlm.train --config FILE [--group.name value]`"
     if not argv:
-        print(_SCREEN.format(PROG.get()))
-        return 0
-    recipe, settings = read_settings(argv, "Train and evaluate simulated users.")
+        argv = ["--help"]
+    recipe, settings = read_settings(argv, _ABOUT)
     train_or_plan(recipe, settings)
     return 0
 

@@ -248,7 +248,7 @@ def prepare(argv: Sequence[str]) -> _Comparison:
     flags = *(f"--config={file}" for file in line.files), *("=".join(flag) for flag in line.flags)
     homes = (run_setting(argv, "out"), *HOMES)
     first = next((run[0] for text in inputs if (run := run_of(text, homes))), None)
-    s = read_settings(flags, first)
+    s = read_settings([*flags, *inputs] if line.has("--help") else flags, first)
     if not (line.has("--run.name") or s.resume):  # a folder beside those of runs
         s = s.changed(run={"name": f"{s.run.name}-eval"})
     if not (inputs or flags):

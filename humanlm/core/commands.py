@@ -242,7 +242,7 @@ def _usage(
     below = _commands_below(name)
     wide, prog = max(map(len, below), default=0), PROG.get() or "humanlm"
     lines = [f"  {word:<{wide}}  {line.about}" for word, line in below.items()]
-    more = "Each has --help, and is the same as python -m humanlm.COMMAND."
+    more = "Each has --help." if name else "Each has --help, and is python -m humanlm.COMMAND too."
     return "\n".join([f"usage: {prog} COMMAND ...", "", *lines, "", more])
 
 # %% ../../nbs/core/08_commands.ipynb #main

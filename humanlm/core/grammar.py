@@ -195,8 +195,13 @@ def _help(
     "Write what --help shows: usage, switches, groups; each setting with its type and default"
     usage = f"{PROG.get() or 'humanlm'} [--config FILE] [--group.name VALUE ...]"
     usage += " [FILE ...]" * bool(inputs)
+    parts = [p if p.startswith(" ") else textwrap.fill(p, 79) for p in (about or "").split("\n\n")]
     parser = argparse.ArgumentParser(
-        usage=usage, description=about, epilog=_GRAMMAR, add_help=False
+        usage=usage,
+        description="\n\n".join(parts),
+        epilog=textwrap.fill(_GRAMMAR, 79),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=False,
     )
     switches: dict[str, Any] = {
         "FILE FILE": inputs,
@@ -216,6 +221,11 @@ def _help(
     }
     short = sum(map(len, settings.values())) > _SCREENFUL
     picked = {*names} & {*settings}
+    if runs is True and (wrong := {*names} - {*groups, "all"}) and not inputs:
+        raise ConfigError(
+            f"There is no group {', '.join(sorted(wrong))}. Choose from: {', '.join(groups)}. "
+            "Groups of another recipe: --run.recipe NAME --help."
+        )
     shown = picked or ({*settings} if "all" in names or not short else set())
     listed = parser.add_argument_group("groups of settings (--help GROUP shows one, --help all)")
     for name, kind in groups.items():
