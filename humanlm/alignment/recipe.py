@@ -171,12 +171,12 @@ def _plan_lines(s: Settings, data: Data) -> list[str]:
     paid = s.judge.model == LIKELIHOOD
     judged = _judging_plan(s, s.judge, "training", train, asked) if not paid else []
     turns = "mixed in every step" if s.rollout.mixed_levels else "one a step"
+    faithful = f", then {n} of thoughts to follow" if (n := s.sft.faithful_steps) else ""
     return [
         f"data                {s.data.source}: {len(train):,} training rows, "
         f"{len(test):,} held out",
         f"levels              {', '.join(levels)}; {turns}",
-        f"cold start          {_lesson_steps(s)} steps of {s.sft.batch} rows, then "
-        f"{s.sft.faithful_steps} of thoughts to follow",
+        f"cold start          {_lesson_steps(s)} steps of {s.sft.batch} rows{faithful}",
         *(f"{name:<19} {plan}" for name, plan in plans.items()),
         *(
             [f"extra reward        {s.reward.extra}, weight {s.reward.extra_weight:g}"]
