@@ -86,7 +86,7 @@ def _compare_runs(
     if not shared:
         raise DataError(f"{', '.join(models)} share no unit: evaluate them on the same data.")
     models = {name: [row for row in rows if row.unit in shared] for name, rows in models.items()}
-    outcome = results(models, getattr(s.groups.get("eval"), "bootstrap", 2000))
+    outcome = results(models)
     if "--run.name" not in " ".join(argv):
         first, _ = run_of(s.inputs[0], (s.run.out,)) or (Path(s.inputs[0]), "")
         s = s.changed(run={"name": f"{first.name}-eval"})

@@ -219,14 +219,14 @@ def _help(
     settings = {
         name: list(_settings_help(name, k)) for name, k in groups.items() if is_dataclass(k)
     }
-    short = sum(map(len, settings.values())) > _SCREENFUL
+    few = sum(map(len, settings.values())) <= _SCREENFUL
     picked = {*names} & {*settings}
     if runs is True and (wrong := {*names} - {*groups, "all"}) and not inputs:
         raise ConfigError(
             f"There is no group {', '.join(sorted(wrong))}. Choose from: {', '.join(groups)}. "
             "Groups of another recipe: --run.recipe NAME --help."
         )
-    shown = picked or ({*settings} if "all" in names or not short else set())
+    shown = picked or ({*settings} if few or "all" in names else set())
     listed = parser.add_argument_group("groups of settings (--help GROUP shows one, --help all)")
     for name, kind in groups.items():
         if name in shown:

@@ -344,13 +344,12 @@ def outcome(
     argv: Sequence[str] = (),  # of the command
 ) -> dict:
     "Return what an experiment found, as plain data"
-    s, first, record = settings.experiment, trials[0].settings, read_record(trials[0].folder)
+    s, record = settings.experiment, read_record(trials[0].folder)
     arms, logs = _gather(trials, study), []
     for trial in trials:
         names = {model: trial.arm(model) for model in study.models(trial.settings)}
         seconds = read_record(trial.folder).get("seconds", {})
         logs += arm_logs(trial.folder, names, trial.seed, seconds)
-    resamples = getattr(first.groups.get("eval"), "bootstrap", 2000)
     groups = settings.to_dict()
     del groups["variants"]
     return {
@@ -359,7 +358,7 @@ def outcome(
         "variants": dict(settings.variants),
         "arms": list(dict.fromkeys(log.arm for log in logs)),
         **{name: record.get(name) for name in ("versions", "commit", "machine", "written")},
-        **arms.findings(comparisons(trials, study, s.against), s.seeds, logs, resamples),
+        **arms.findings(comparisons(trials, study, s.against), s.seeds, logs),
         **study.complete(trials, arms),
         "settings": groups,
     }

@@ -499,8 +499,7 @@ def _evaluate(run: Run) -> None:
         print(f"evaluate {name}", flush=True)
         measured[name] = keep(name, lambda: run.recipe.evaluate(run, name))
     models = {name: measured[name] for name in (*run.models, *references)}
-    resamples = getattr(run.settings.groups.get("eval"), "bootstrap", 2000)
-    outcome = run.recipe.complete(run, results(models, resamples, tuple(references)))
+    outcome = run.recipe.complete(run, results(models, references=tuple(references)))
     save_results(run.folder / "results.json", outcome)
 
 # %% ../../nbs/training/18_run.ipynb #make_run
