@@ -8,7 +8,7 @@ __all__ = ['GROUPS', 'CHATS', 'BuildConfig', 'source_of', 'select_from', 'build'
 # %% ../../nbs/data/30_build.ipynb #imports
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, make_dataclass, replace
 from functools import cached_property, lru_cache, partial
@@ -20,7 +20,6 @@ from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 
-from .. import __version__
 from ..clients.client import ChatClient
 from ..clients.ledger import Ledger
 from ..clients.protocol import LLMError
@@ -28,7 +27,6 @@ from humanlm.core.basics import (
     ConfigError,
     DataError,
     atomic_write,
-    fingerprint,
     near_miss,
     require,
     shorten,
@@ -37,7 +35,7 @@ from humanlm.core.basics import (
 )
 from ..core.config import Settings
 from ..core.html import Table, escape
-from ..core.records import SPLITS, Example, persona_text
+from ..core.records import SPLITS, Example
 from humanlm.core.runs import (
     CHARGES,
     alone,
@@ -58,7 +56,6 @@ from humanlm.data.selection import (
     CODE,
     MEANING,
     TRAIN,
-    Leak,
     Plan,
     SelectConfig,
     find_leaks,
@@ -135,7 +132,7 @@ CHATS = GROUPS | {
         about="Chats of two people from the package chitchat-dataset (BYU Perception, Control & "
         "Cognition lab, 2018, MIT licence). Do not try to find out who they are.",
     ),
-    "persona": _preset(PersonaConfig, history=10, least=3, model="quotes"),
+    "persona": _preset(PersonaConfig, history=10, least=3),
 }
 
 # %% ../../nbs/data/30_build.ipynb #open_build
@@ -194,8 +191,8 @@ def select_from(s: Settings, store: RowStore) -> Plan:
         raise DataError("\n  - ".join([str(e), *met])) from e
 
 # %% ../../nbs/data/30_build.ipynb #refuse_leaks
-def _check_plan(plan: Plan, c: BuildConfig) -> list[Leak]:
-    "Return the leaks that were looked for; `DataError` if there is one, or a split is empty"
+def _check_plan(plan: Plan, c: BuildConfig) -> dict[str, tuple[int, int]]:
+    "Return the counts of `find_leaks`; `DataError` if there is a leak, or a split is empty"
     leaks = find_leaks(plan, c.drops_strangers)
     wanted = {"train": 1.0, "val": c.val_frac, "test": c.test_frac}
     if c.split == "published":
@@ -210,9 +207,10 @@ def _check_plan(plan: Plan, c: BuildConfig) -> list[Leak]:
         )
     # published splits may share discussions
     shared = "root context" if c.split in ("published", "turn_published") else "nothing"
-    if leaking := [x for x in leaks if x.times and not x.what.startswith(shared)]:
-        lines = (f"{leak.what}: {leak.times}" for leak in leaking)
-        raise DataError("\n  - ".join(["The build leaks:", *lines]))
+    if leaking := [
+        f"{what}: {n}" for what, (_, n) in leaks.items() if n and not what.startswith(shared)
+    ]:
+        raise DataError("\n  - ".join(["The build leaks:", *leaking]))
     return leaks
 
 # %% ../../nbs/data/30_build.ipynb #build
@@ -247,7 +245,6 @@ def build(
 _HEAD = (
     "split",
     "replies",
-    "without persona",
     "people",
     "also in train",
     "discussions",
@@ -255,7 +252,6 @@ _HEAD = (
     "~tokens of context",
 )
 _PERSONAS = {
-    "rules": "written by rules (counts and word lists)",
     "quotes": "that quote the person",
     "none": "left out",
     "given": "those that came with the rows",
@@ -299,7 +295,7 @@ class _Build:
 
     def read(self) -> None:
         "Read the input into a store"
-        c, forms = self.s.build, [self.s.build.source]
+        c, forms = self.s.build, [self.s.build.source]  # then the form of a log
         self.store = store = RowStore(self.folder / ".build" / "rows")
         secret = self.s.persona.pseudonyms and c.source != "chitchat"
         salt = read_salt(Path(c.out)) if secret else b""
@@ -307,8 +303,7 @@ class _Build:
             store.add(entry)
             if n % 20_000 == 0:
                 self.tell(f"{store.rows:,} rows read")
-        self.form = forms[-1]
-        self.tell(f"{store.rows:,} rows read as {self.form}")
+        self.tell(f"{store.rows:,} rows read as {forms[-1]}")
 
     def prepare(self, writer: ChatClient | None = None) -> None:
         "Read, decide and describe people"
@@ -342,14 +337,15 @@ class _Build:
         thinker = thinker or (self.client(c.thinking, "thoughts") if c.thinks else None)
         self.prepare(writer)
         sets = self.sets(thinker)
-        notes, made = sets.all(self.tell), sets.folder
-        self.failures += [failure for note in notes.values() for failure in note["lost"]]
-        rows = {name: note["rows"] for name, note in notes.items()}
+        made, rows = sets.folder, {name: sets.size(name) for name in sets.splits}
+        self.failures += sets.all(self.tell)
         if self.failures:
             write_jsonl(made / "failures.jsonl", [f._asdict() for f in self.failures])
-        text = _hub_head(made, self.title, notes) + self.card(notes)
+        text = _hub_head(made, self.title, rows) + self.card(rows)
         atomic_write(made / "README.md", text)
-        atomic_write(made / "build.json", to_json(self.record(rows), indent=2) + "\n")
+        met, fates = dict(sorted(self.faults.counts.items())), self.plan.counts()
+        record = {"schema_version": 1, "rows": rows, "met": met, "fates": fates}
+        atomic_write(made / "build.json", to_json(record, indent=2) + "\n")
         self.s.save(made / "config.yaml")
         for path in made.iterdir():
             path.rename(self.folder / path.name)
@@ -361,22 +357,6 @@ class _Build:
         }
         save_record(self.folder, run_record(self.s, state="finished", **facts))
         return _Built(self.folder, text, rows)
-
-    def record(self, rows: dict[str, int]) -> dict[str, Any]:
-        "Return what was made of what, without the names of places"
-        settings, plan = self.s.to_dict(), self.plan
-        for name in ("out", "hub", "path"):
-            settings["build"].pop(name)
-        final = np.sort(plan.records["whole"][plan.out])
-        return {
-            "schema_version": 1,
-            "version": __version__,
-            "fingerprint": fingerprint([final.tobytes().hex(), settings]),
-            "rows": rows,
-            "met": dict(sorted(self.faults.counts.items())),
-            "fates": plan.counts(),
-            "settings": settings,
-        }
 
     @property
     def title(self) -> str:
@@ -409,27 +389,20 @@ class _Build:
             )
         if not plan.dated:
             yield "No row has a time: discussions are in an order by hash, and earlier means that."
-        if c.split == "published":
-            yield "Splits are those that rows came in."
-        if c.split == "turn_published":
-            yield "Training and test turns come from the same conversations, as published."
-        if "thinking_sft" in c.sets:
-            yield f"Thoughts are written by {c.thinking}. Test rows hold the reply alone."
-        yield f"Read as {self.form}."
 
-    def splits(self, notes: Mapping[str, Mapping]) -> str:  # notes: split → what was written
+    def splits(self, names: Iterable[str]) -> str:
         "Show sizes and typical lengths of splits, in Markdown"
         rows, records, fate = [], self.plan.records, self.plan.fate
-        for name, note in notes.items():
+        for name in names:
             r = records[fate == CODE[name.removesuffix("_dropout")]]
             people, talks = np.unique(r.user), np.unique(r.context)
             trained = np.isin(people, records.user[fate == TRAIN]).sum()
             lengths = [int(np.median(chars) / 4 + 0.5) for chars in (r.reply, r.chars - r.reply)]
-            counts = note["rows"], note["undescribed"], len(people), trained, len(talks), *lengths
+            counts = len(r), len(people), trained, len(talks), *lengths
             rows.append([name, *(f"{value:,}" for value in counts)])
         return Table(_HEAD, rows).markdown()
 
-    def card(self, notes: Mapping[str, Mapping]) -> str:
+    def card(self, names: Iterable[str]) -> str:  # names: of splits
         "Return the card in Markdown"
         faults = self.faults
         left, entries = faults.counts.total(), len(self.plan.records)
@@ -442,13 +415,13 @@ class _Build:
             (kind, n, [f"{f.id}: {f.message}" for f in self.failures if f.kind == kind])
             for kind, n in sorted(lost.items())
         ]
-        leaks = [(f"{leak.what} (of {leak.rows:,})", leak.times, ()) for leak in self.leaks]
+        leaks = [(f"{what} (of {of:,})", n, ()) for what, (of, n) in self.leaks.items()]
         parts = [
             f"# {self.title}",
             escape(self.s.build.about, quote=False),
             "\n".join(fill(escape(s, quote=False), 180) for s in self.provenance()),
             "## Splits",
-            self.splits(notes),
+            self.splits(names),
             "## Every row",
             f"{left + entries:,} rows were read: {left:,} left out while reading, "
             f"{entries:,} sorted. This became of them:",
@@ -490,9 +463,5 @@ def built_examples(
         settings = Settings({name: kind(**values.get(name, {})) for name, kind in groups.items()})
         build = _Build(settings, Path(folder))
         build.prepare()
-        examples = build.sets().examples()
-    notes = {e.split: {"rows": 0, "undescribed": 0} for e in examples}
-    for e in examples:
-        notes[e.split]["rows"] += 1
-        notes[e.split]["undescribed"] += not persona_text(e.persona)
-    return tuple(examples), build.card(notes)
+        sets = build.sets()
+        return tuple(sets.examples()), build.card(sets.splits)

@@ -58,7 +58,8 @@ def split_by_time(
     if n_test + n_val >= len(names):
         raise DataError(
             f"{len(names)} discussions are too few for test_frac={test_frac} and "
-            f"val_frac={val_frac}: none is left for training. Add data or lower the shares."
+            f"val_frac={val_frac}: none is left for training. Add data, or set --data.val_frac "
+            "(of a build: --build.val_frac) or test_frac to 0."
         )
     part, order = np.zeros(len(names), int), np.argsort(first, kind="stable")
     part[order[len(names) - n_test - n_val :]] = 1

@@ -14,7 +14,7 @@ import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, date, datetime
 from functools import lru_cache
@@ -312,7 +312,6 @@ def read_rows(
     splits: str = ".*",  # on the hub: pattern of the splits to read
     config: str | None = None,  # on the hub: name of the configuration
     folder: str | None = None,  # on the hub: the only folder to read
-    unfold: Callable[[Iterator], Iterator] | None = None,  # turns mails into replies
 ) -> Iterator[FileRow]:
     "Read rows lazily"
     if on_hub(where):
@@ -323,7 +322,7 @@ def read_rows(
         sources = (
             (path.relative_to(root).as_posix(), _file_items(path)) for path in row_files(where)
         )
-    return (row for name, items in sources for row in _sound_rows(name, items, faults, unfold))
+    return (row for name, items in sources for row in _sound_rows(name, items, faults))
 
 
 # sets whose authors ask not to train on them, by columns that only they have
@@ -334,9 +333,9 @@ EVALUATION_ONLY = {
 }
 
 
-def _sound_rows(name, items, faults, unfold=None):
+def _sound_rows(name, items, faults):
     "Read what was fetched from one file; `DataError` for a row that is never trained on"
-    for number, item in unfold(items) if unfold else items:
+    for number, item in items:
         if isinstance(item, RowFault):
             place = f"{name}, row {number}"
             if faults is None:

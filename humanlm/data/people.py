@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -20,21 +20,18 @@ from ..core.basics import run_sync, to_json
 from ..core.records import Persona
 from .dataset import quoted_share
 from humanlm.data.personas import (
-    Corpus,
     Failure,
     PersonaConfig,
     ask_personas,
-    persona_items,
     quoted_persona,
 )
 from .rows import Entry, each_text, hide_user
-from .selection import Plan, chance
+from .selection import Plan
 from .store import RowStore
-from ..hierarchy.persona import format_persona
+from ..hierarchy.persona import PERSONA_BLOCKS, format_persona
 
 # %% ../../nbs/data/26_people.ipynb #write_people
 _BATCH = 256  # people described together
-_SAMPLE = 2_000  # pieces of evidence that the rules learn everybody's habits from
 
 
 def write_people(
@@ -42,15 +39,10 @@ def write_people(
     plan: Plan,
     c: PersonaConfig,
     source: str,  # what the place is called
-    client: ChatClient | None = None,  # None: rules
+    client: ChatClient | None = None,  # None: quotes
 ) -> tuple[dict[str, Persona], list[Failure]]:  # by user; people without one
     "Write the personas of everyone who has a row left"
-    people, failures, used = {}, [], np.flatnonzero(plan.used)
-    order = np.argsort(chance(plan.records.key[used]), kind="stable")
-    everybody = () if client else store.fetch(plan.records[used[order[:_SAMPLE]]])
-    corpus = Corpus((entry.user_id, entry.reply) for entry in everybody)
-    describe = quoted_persona if c.model == "quotes" else corpus.persona
-    described = plan.evidence()
+    people, failures, described = {}, [], plan.evidence()
     for i in range(0, len(described), _BATCH):
         evidence, places = {}, {}
         for rows, until in described[i : i + _BATCH]:
@@ -60,7 +52,7 @@ def write_people(
             written, failed = run_sync(ask_personas(client, source, evidence, c))
             failures += failed
         else:
-            written = {u: describe([e.reply for e in some]) for u, some in evidence.items()}
+            written = {u: quoted_persona([e.reply for e in some]) for u, some in evidence.items()}
         for user, fields in written.items():
             ids = tuple(entry.id for entry in evidence[user])
             people[user] = Persona(user, "", fields, ids, places[user])
@@ -75,27 +67,17 @@ class Voice:
 
     def __init__(self, persona: Persona):
         self.persona, self.json, self.about = persona, to_json(persona), format_persona(persona)
-        self.systems: dict[tuple, str] = {}  # what was asked → the system message
-
-    @cached_property
-    def fields(self) -> str:
-        "The persona as published: its fields or its text as JSON"
-        return json.dumps(self.persona.fields or self.persona.text, ensure_ascii=False)
-
-    @cached_property
-    def words(self) -> frozenset[str]:
-        return frozenset(self.about.casefold().split())
-
-    def holds(self, reply: str) -> bool:
-        "Tell whether the persona holds most of a reply"
-        words = set(reply.casefold().split())
-        return (
-            len(words & self.words) >= 0.2 * len(words)
-            and quoted_share(reply, self.about) >= _MOST_QUOTED
-        )
+        # fields or text, as published
+        self.published = json.dumps(persona.fields or persona.text, ensure_ascii=False)
 
 # %% ../../nbs/data/26_people.ipynb #first_of_each
 _VOICES = 16384  # in memory, 15 kB each
+
+
+def _phrases(fields: Mapping) -> int:
+    "Count the phrases of a published persona, demographics apart"
+    lists = (fields.get(name) for name in PERSONA_BLOCKS[1:])
+    return sum(len(phrases) for phrases in lists if isinstance(phrases, (list, tuple)))
 
 
 class Voices:
@@ -121,14 +103,14 @@ class Voices:
 
     def misfits(self, plan: Plan, store: RowStore) -> Iterator[tuple[int, str]]:
         "Find rows that cannot go with the personas of their authors: (entry, fate)"
-        rows = np.flatnonzero(plan.out)
+        rows, fewest = np.flatnonzero(plan.out), 10 * (self.c.model not in ("quotes", "none"))
         rows = rows[np.argsort(plan.rank[rows])]
         for row, entry in zip(rows.tolist(), store.fetch(plan.records[rows])):
             voice = self.of(entry)
             fields = voice.persona.fields
-            if fields and persona_items(fields) < self.c.fewest_items:
+            if fields and _phrases(fields) < fewest:
                 yield row, "thin persona"
-            elif voice.holds(entry.reply):
+            elif quoted_share(entry.reply, voice.about) >= _MOST_QUOTED:
                 yield row, "quoted"
 
 

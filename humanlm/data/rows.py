@@ -9,7 +9,6 @@ __all__ = ['Entry', 'hide_user', 'without_user', 'each_text', 'rows_source']
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -66,8 +65,12 @@ def _map_row(
     "Read a row of the published shape; `RowFault` says why it cannot be used"
     source = source_name(source)
     form, facts = formats[source], _facts(raw.get("metadata"))
-    speakers = _Speakers(form, _user(form, raw, facts))
-    reply, post, user = _reply(source, raw), known_name(raw.get("post_id")), speakers.user.shown
+    person, reply, post = (
+        _user(form, raw, facts),
+        _reply(source, raw),
+        known_name(raw.get("post_id")),
+    )
+    user, names = person.shown, dict.fromkeys((*person.ids, *person.names))
     if not post:
         raise RowFault("missing field", "field 'post_id' is missing or empty")
     time = utc_seconds(raw.get("timestamp"))
@@ -78,11 +81,13 @@ def _map_row(
     for message, about in messages:
         text, who = form.content(message, about), form.author(message, about)
         digest.update(b"\0" + text.encode("utf-8", "replace"))
-        role, name = speakers.call(who, about)
+        role, name = _speaker(form, person, who, about)
+        if name == user and not form.chat:
+            names[who.shown] = None
         context.append((f"{root}/{digest.hexdigest()[:12]}", role, name, text, _when(about)))
     digest.update(f"\0{reply}\0{post}\0{user}\0{time}".encode("utf-8", "replace"))
     counts = {name: fact_at(messages[0][1], *name.split(".")) for name in form.post}
-    known_as = tuple([name for name in speakers.names if name and name != user])
+    known_as = tuple([name for name in names if name and name != user])
     return Entry(
         f"{source}-{digest.hexdigest()[:20]}",
         source,
@@ -210,29 +215,22 @@ def _is_user(
     return same_name or bool(HASHED.fullmatch(user.shown) and who.has_hash(user.shown))
 
 # %% ../../nbs/data/12_rows.ipynb #_Speakers
-@dataclass
-class _Speakers:
-    "What the authors of a row are called"
-
-    form: Format
-    user: AuthorFacts  # wrote the reply
-
-    def __post_init__(self):
-        self.names = dict.fromkeys((*self.user.ids, *self.user.names))  # of the user
-
-    def call(self, who: AuthorFacts, facts: dict) -> tuple[str, str]:
-        "Return role and name of who wrote a message"
-        user = self.user.shown
-        if self.form.chat:
-            role = chat_role(who.shown)
-            model = role == "assistant" or bool(facts.get("model"))
-            if (who.shown != user and model) or role == "tool":
-                return "assistant", who.shown
-            return ("system", who.shown) if role == "system" else ("user", user)
-        if not _is_user(who, self.user):
-            return "user", f"{who.shown} (2)" if who.shown == user else who.shown
-        self.names[who.shown] = None
-        return "user", user
+def _speaker(
+    form: Format,
+    user: AuthorFacts,  # wrote the reply
+    who: AuthorFacts,  # wrote the message
+    facts: dict,  # about the message
+) -> tuple[str, str]:
+    "Return role and name of who wrote a message"
+    if form.chat:
+        role = chat_role(who.shown)
+        model = role == "assistant" or bool(facts.get("model"))
+        if (who.shown != user.shown and model) or role == "tool":
+            return "assistant", who.shown
+        return ("system", who.shown) if role == "system" else ("user", user.shown)
+    if _is_user(who, user):
+        return "user", user.shown
+    return "user", f"{who.shown} (2)" if who.shown == user.shown else who.shown
 
 # %% ../../nbs/data/12_rows.ipynb #hide_user
 def hide_user(
@@ -296,13 +294,10 @@ def each_text(
     return [each_text(part, change, name) for part in value] if inner else value
 
 # %% ../../nbs/data/12_rows.ipynb #unfold_mail
-def _unfold_mail(items):
-    "Put the replies in the place of the mails that hold them; what is no mail stays as it is"
-    for number, item in items:
-        if not isinstance(item, RowFault) and item.keys() == {"file", "message"}:
-            yield from ((number, row) for row in mail_rows(item))
-        else:
-            yield number, item
+def _unfolded(source, row):
+    "Return the replies that a mail of the collection holds; any other row as it is"
+    is_mail = source == "enron" and row.values.keys() == {"file", "message"}
+    return mail_rows(row.values) if is_mail else [row.values]
 
 # %% ../../nbs/data/12_rows.ipynb #rows_source
 def rows_source(
@@ -312,12 +307,15 @@ def rows_source(
 ) -> Iterator[Entry]:
     "Read one of the six formats"
     source = source_name(source)
-    unfold = _unfold_mail if source == "enron" else None
-    for row in read_rows(path, faults, unfold=unfold):
-        try:
-            entry = _map_row(source, row.values)
-        except RowFault as e:
-            post, user = (shorten(row.values.get(name), 30) for name in ("post_id", "user_id"))
-            faults.add(e.kind, f"post {post} by {user}: {e.detail}", row.place)
-            continue
-        yield entry._replace(split=row.split)
+    for row in read_rows(path, faults):
+        for raw in _unfolded(source, row):
+            if isinstance(raw, RowFault):
+                faults.add(raw.kind, raw.detail, row.place)
+                continue
+            try:
+                entry = _map_row(source, raw)
+            except RowFault as e:
+                post, user = (shorten(raw.get(name), 30) for name in ("post_id", "user_id"))
+                faults.add(e.kind, f"post {post} by {user}: {e.detail}", row.place)
+                continue
+            yield entry._replace(split=row.split)

@@ -34,11 +34,9 @@ from humanlm.hierarchy.prompts import (
     UNKNOWN,
     HierarchyConfig,
     about_person,
-    first_and_last,
     name_speakers,
     parts_text,
     prompt,
-    speaker,
     target,
 )
 
@@ -66,52 +64,24 @@ class Made:
         shown: Any = drop_persona(persona, p, p, 42) if p else persona
         return Example(*names, shown, e.messages, e.reply, self.order)
 
-    @cached_property
-    def context(self) -> list[dict[str, str]]:
-        "The messages as prompts have them"
-        user = self.entry.user_id
-        return [
-            {"role": role, "name": speaker(name, user), "content": text}
-            for _, role, name, text, _ in self.entry.context
-        ]
-
-    def system(
+    def prompt(
         self,
         c: HierarchyConfig,
         levels: tuple[str, ...],  # what is asked
         thinking: bool | None = None,  # None: as the config says
-    ) -> str:
-        "Return the system message, which is made once for all rows of a person"
-        systems, key = self.voice.systems, (self.split, levels, thinking, self.dropout)
-        if key not in systems:
-            systems[key] = parts_text(prompt(self.example, levels, c, thinking)[0]["content"])
-        return systems[key]
-
-    def prompt(
-        self, c: HierarchyConfig, levels: tuple[str, ...], thinking: bool | None = None
     ) -> list[dict[str, str]]:  # messages: role, name, content
-        "Ask as training does"
-        system = {"role": "system", "name": "", "content": self.system(c, levels, thinking)}
-        return [system, *first_and_last(self.context, c.context_messages)]
+        "Return the prompt that training makes of the same example"
+        messages = prompt(self.example, levels, c, thinking)
+        return [m | {"content": parts_text(m["content"])} for m in messages]
 
     def example_row(self) -> dict[str, Any]:
         "Return a row that `load_examples` reads"
-        e = self.entry
         context = [
             {"id": i, "role": role, "name": name, "time": time, "content": text}
-            for i, role, name, text, time in e.context
+            for i, role, name, text, time in self.entry.context
         ]
-        return {
-            "id": e.id,
-            "source": self.media,
-            "split": self.split,
-            "user_id": e.user_id,
-            "context_id": e.context_id,
-            "persona": self.voice.json,
-            "context": _spaced_json(context),
-            "reply": e.reply,
-            "order": self.order,
-        }
+        texts = {"persona": self.voice.json, "context": _spaced_json(context)}
+        return vars(self.example) | texts
 
     def rl_row(self, c: HierarchyConfig) -> dict[str, Any]:
         "Return a row for reinforcement learning"
@@ -126,7 +96,7 @@ class Made:
                 "split": self.split,
                 "index": self.index,
                 "name": NAME,
-                "persona": self.voice.fields,
+                "persona": self.voice.published,
                 "raw_prompt": _spaced_json(messages),
                 "media_source": self.media,
                 "hierarchy_name": levels[0],
@@ -215,29 +185,12 @@ def _thought_request(r: Made) -> ChatRequest:
     )
     return chat(question, THOUGHT, temperature=0.7, max_tokens=THOUGHT_TOKENS, caller="thought")
 
-
-def _rule_thought(r: Made) -> str:
-    "Write a thought by rule: what was read last, and whether it asks"
-    _, _, name, text, _ = r.entry.context[-1]
-    if name == r.entry.user_id:
-        return f"I wrote before: {shorten(text, 80)}"
-    asks = (
-        "They ask something, so they wait for an answer."
-        if "?" in text
-        else "They say how they see it."
-    )
-    return f"{name or 'Somebody'} wrote: {shorten(text, 80)} {asks}"
-
 # %% ../../nbs/data/29_sets.ipynb #ask_thoughts
 def _add_thoughts(
     rows: Sequence[Made],
-    client: ChatClient | None,  # None: rules
+    client: ChatClient,
 ) -> list[Failure]:  # rows without one
     "Add the thoughts before replies"
-    if client is None:
-        for r in rows:
-            r.thought = _rule_thought(r)
-        return []
     lost = []
     for r, answer in zip(rows, run_sync(chat_all(client, [*map(_thought_request, rows)]))):
         if isinstance(answer, LLMError):
@@ -270,7 +223,7 @@ class Writer:
     c: SelectConfig
     hierarchy: HierarchyConfig
     media: str = ""  # name of the platform, as prompts have it; empty: that of the source
-    thinker: ChatClient | None = None  # None: rules
+    thinker: ChatClient | None = None  # of thoughts
 
     def rows(self, split: str, start: int, rows: np.ndarray) -> list[Made]:
         "Make rows, without thoughts; the first one has the index `start` in its split"
@@ -297,21 +250,30 @@ class Writer:
             thoughtless = kind == "thinking_sft" and name in ("train", "val")
             yield kind, _table(kind, [make[kind](r) for r in rows if r.thought or not thoughtless])
 
-    def write(self, name: str) -> dict[str, Any]:
-        "Write the files of a split; return rows, those that describe nobody, and thoughts lost"
+    @property
+    def splits(self) -> list[str]:
+        "The names of the splits that have rows"
+        names = [name for name in SPLITS if len(self.plan.rows(name))]
+        return [*names, *["test_dropout"] * ("test" in names and self.c.dropout > 0)]
+
+    def size(self, name: str) -> int:
+        "Return the number of rows of a split"
+        return len(self.plan.rows(name.removesuffix("_dropout")))
+
+    def write(self, name: str) -> list[Failure]:
+        "Write the files of a split; return the thoughts that could not be written"
         from pyarrow.parquet import ParquetWriter
 
         split, c = name.removesuffix("_dropout"), self.hierarchy
         dropout = self.c.dropout if split != name else 0.0
-        note: dict[str, Any] = {"rows": 0, "undescribed": 0, "lost": []}
-        all_rows, files = self.plan.rows(split), {}
+        all_rows, files, lost = self.plan.rows(split), {}, []
         with ExitStack() as stack:
             for i in range(0, len(all_rows), CHUNK):
                 rows = self.rows(split, i, all_rows[i : i + CHUNK])
                 for row in rows:
                     row.dropout = dropout
-                if "thinking_sft" in self.c.sets and split in ("train", "val"):
-                    note["lost"] += _add_thoughts(rows, self.thinker)
+                if self.thinker and split in ("train", "val"):
+                    lost += _add_thoughts(rows, self.thinker)
                 for kind, data in self.tables(name, rows, c):
                     if kind not in files:
                         path = self.folder / kind / f"{name}-00000.parquet"
@@ -319,14 +281,12 @@ class Writer:
                         file = ParquetWriter(path, data.schema, **PARQUET)
                         files[kind] = stack.enter_context(file)
                     files[kind].write_table(data)
-                note["rows"] += len(rows)
-                note["undescribed"] += sum(not r.voice.about for r in rows)
-        return note
+        return lost
 
-    def all(self, tell: Callable[[str], Any] = lambda line: None) -> dict[str, dict]:
-        "Write all files, and tell how far it is: split → note"
-        notes, names = {}, [name for name in SPLITS if len(self.plan.rows(name))]
-        for name in (*names, *["test_dropout"] * ("test" in names and self.c.dropout > 0)):
-            notes[name] = self.write(name)
-            tell(f"{name}: {notes[name]['rows']:,} rows")
-        return notes
+    def all(self, tell: Callable[[str], Any] = lambda line: None) -> list[Failure]:
+        "Write all files; return the thoughts that could not be written"
+        lost = []
+        for name in self.splits:
+            lost += self.write(name)
+            tell(f"{name}: {self.size(name):,} rows")
+        return lost

@@ -114,14 +114,13 @@ def token_boxes(
     tokens: Sequence[str],  # T texts, never trusted
     values: Sequence[float],  # T; nan = none
     most: float,  # the size that gets the strongest colour
-    notes: Sequence[str] = (),  # T, shown under the pointer
     legend: str | None = "",  # what the numbers are; None: no legend
     marked: Sequence[bool] = (),  # T, tokens that are underlined
 ) -> Html:
     "Show tokens as boxes coloured by a number with a sign"
-    notes = notes or [f"{value:+.3f}" for value in values]
     boxes = []
-    for token, value, note, mark in zip(tokens, values, notes, marked or [False] * len(tokens)):
+    for token, value, mark in zip(tokens, values, marked or [False] * len(tokens)):
+        note = f"{value:+.3f}"  # shown under the pointer
         boxes += [_box(visible(token), value, most, note, mark), *[tag("br")] * ("\n" in token)]
     line = tag("div", *boxes, style="font:13px/2 monospace;overflow-wrap:anywhere")
     if legend is None:

@@ -57,7 +57,7 @@ def test_no_file_of_a_build_holds_a_name(tmp_path, source):
     rows += [rows[0] | {"user_id": "[deleted]"}, rows[1] | {"prompt": []}]
     raw, s = (
         json.dumps(rows).lower(),
-        settings(tmp_path, rows, build__source=source, build__sets=["rl", "sft", "thinking_sft"]),
+        settings(tmp_path, rows, build__source=source, build__sets=["rl", "sft"]),
     )
     built, plain = (
         build(s),
