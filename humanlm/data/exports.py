@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core.basics import DataError, shorten
-from .files import READERS, Faults, FileRow, RowFault, read_rows, row_suffix
+from .files import READERS, Faults, FileRow, RowFault, files_in, read_rows
 from .formats import chat_role, is_assistant
 from .mail import read_mail, thread_subject
 
@@ -76,11 +76,10 @@ def _chats(path: Path, faults: Faults) -> Iterator[FileRow]:
         if not talk:
             yield at._replace(values=RowFault("no message", "a row without a conversation"))
         for i, m in enumerate(talk):
-            m = m | m["data"] if isinstance(m.get("data"), dict) else m
             speaker = str(_first(m, "role", "from", "sender", "author", "speaker", "type") or "")
             role = chat_role(speaker)
             user = _first(m, "name", *_PERSON) or (person if role else speaker)
-            role = "assistant" if role == "system" and "speaker" in m else role or "user"
+            role = role or "user"
             time = _first(m, *_WHEN) or _first(v, *_WHEN)
             row = _row(at, thread, i, user, _words(_first(m, *_WORDS)), time, last, role)
             last = [i] if isinstance(row.values, dict) else last
@@ -224,7 +223,7 @@ def _when(head):
 
 def _whatsapp(path: Path, faults: Faults) -> Iterator[FileRow]:
     "Read texts that WhatsApp exports, of Android and of iOS"
-    for k, file in enumerate(_files(path, *_TEXTS), 1):
+    for k, file in enumerate(files_in(path, *_TEXTS), 1):
         for n, head, written in _heads(file):
             user, colon, text = written.partition(": ")
             words = _ADDED.sub("", text)
@@ -238,7 +237,9 @@ def _mbox(path: Path, faults: Faults) -> Iterator[FileRow]:
     "Read mailboxes"
     threads: dict[str, tuple[str, int]] = {}  # id of a mail, or a subject → thread, number
     mails = (
-        (file, mail) for file in _files(path, *_TEXTS) for mail in mailbox.mbox(file, create=False)
+        (file, mail)
+        for file in files_in(path, *_TEXTS)
+        for mail in mailbox.mbox(file, create=False)
     )
     for n, (file, mail) in enumerate(mails, 1):
         at = FileRow(file.name, n, {})
@@ -264,15 +265,9 @@ def _mbox(path: Path, faults: Faults) -> Iterator[FileRow]:
 _TEXTS = (".txt", ".mbox", ".mbx", "")
 
 
-def _files(path: Path, *endings: str) -> list[Path]:
-    "List the files that may hold a chat, in order"
-    files = [p for p in sorted(path.rglob("[!.]*")) if p.is_file()] if path.is_dir() else [path]
-    return [p for p in files if row_suffix(p) in endings]
-
-
 def _objects(path: Path, faults: Faults) -> Iterator[FileRow]:
     "Read the objects of JSON files, and the rows of others"
-    for file in _files(path, *READERS, ".json"):
+    for file in files_in(path, *READERS, ".json"):
         name = file.relative_to(path if path.is_dir() else path.parent).as_posix()
         yield from (row._replace(file=name) for row in read_rows(file, faults))
 
@@ -323,7 +318,7 @@ def exported(
     if not table:
         rows = (row.values for row in _objects(path, Faults()))
         first = next((o for o in rows if all(o.get(name) != [] for name in _TALK)), {})
-        for file in _files(path, *_TEXTS)[:1]:
+        for file in files_in(path, *_TEXTS)[:1]:
             with open(file, "rb") as data:
                 head = data.read(8192).decode("utf-8-sig", "replace").replace("\r", "")
         head = _MARKS.sub("", head.replace("\u202f", " ").replace("\xa0", " "))

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['READERS', 'EVALUATION_ONLY', 'YEAR_LAST', 'RowFault', 'fault_table', 'Faults', 'clean_text', 'read_json', 'open_rows',
-           'row_suffix', 'row_files', 'on_hub', 'FileRow', 'read_rows', 'utc_seconds']
+           'row_suffix', 'files_in', 'row_files', 'on_hub', 'FileRow', 'read_rows', 'utc_seconds']
 
 # %% ../../nbs/data/04_files.ipynb #import-csv-import-gzip
 import codecs
@@ -206,19 +206,24 @@ def row_suffix(path: Path) -> str:
     return (path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower()
 
 
+def files_in(path: Path, *endings: str) -> list[Path]:
+    "List a file, or the files of a folder and the folders in it, in order, but hidden ones"
+    if path.is_dir():
+        names = [p.relative_to(path) for p in sorted(path.rglob("*")) if p.is_file()]
+        files = [path / name for name in names if "/." not in f"/{name.as_posix()}"]
+    else:
+        files = [path]
+    return [p for p in files if row_suffix(p) in endings]
+
+
 def row_files(
     where: str | Path,  # a file or a folder of them
 ) -> list[Path]:
     "List the files to read, in order; `DataError` if there are none"
-    path, endings = Path(where), (*READERS, ".json")
+    path = Path(where)
     if not path.exists():
         raise DataError(f"Cannot read {path}: there is no such file or folder. Check the path.")
-    files = [path]
-    if path.is_dir():
-        below = [p for p in sorted(path.rglob("[!.]*")) if p.is_file()]
-        files = [p for p in below if "/." not in f"/{p.relative_to(path).as_posix()}"]
-        endings = tuple(READERS)
-    files = [p for p in files if row_suffix(p) in endings]
+    files = files_in(path, *READERS, *[".json"] * path.is_file())
     if not files:
         raise DataError(f"{path}: rows are read from {', '.join(READERS)} only. Convert the file.")
     return files

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MEANING', 'CODE', 'TRAIN', 'VAL', 'TEST', 'SEEN', 'UNSEEN', 'TURNS', 'STRANGER', 'EVIDENCE', 'BEFORE', 'NEWCOMER',
-           'HISTORY', 'chance', 'SelectConfig', 'Plan', 'listed', 'select', 'find_leaks', 'settle']
+           'HISTORY', 'SelectConfig', 'Plan', 'listed', 'select', 'find_leaks', 'settle']
 
 # %% ../../nbs/data/25_selection.ipynb #from-collections-abc-import
 from collections.abc import Callable, Iterable, Mapping
@@ -22,7 +22,7 @@ from .store import Rows, name_hash
 _SEED = 42  # of all choices by id
 
 
-def chance(
+def _chance(
     keys: np.ndarray,  # [N] uint64
     seed: int = 0,  # other seeds give other numbers
 ) -> np.ndarray:  # [N] float64 in [0, 1)
@@ -89,7 +89,7 @@ def _split_user(
 ) -> np.ndarray:  # [N] fates
     "Split by person; root contexts stay whole"
     people = np.unique(rows.user)
-    order = np.lexsort((people, chance(people, _SEED)))
+    order = np.lexsort((people, _chance(people, _SEED)))
     unseen = np.isin(rows.user, people[order[: share(len(people), test_frac)]])
     place, number = _places(rows.user, rows.time, rows.key)
     latest = place >= number - np.minimum(number, (number * test_frac + 0.5).astype(int))
@@ -335,7 +335,7 @@ def select(
     "Filter and split all entries and choose the evidence of personas"
     rows, dated = records.copy(), not np.isnan(records.time).all()
     if not dated:
-        rows.time = rows.until = np.floor(chance(rows.context) * 2**40) + rows.turn / 4096
+        rows.time = rows.until = np.floor(_chance(rows.context) * 2**40) + rows.turn / 4096
     rank = np.argsort(np.lexsort((rows.whole, rows.key, rows.time)))
     fates, used = _filter(rows, rank, c, at_replies), np.zeros(len(rows), bool)
     left = np.flatnonzero(np.isin(fates, (_OPEN, HISTORY)))
@@ -407,7 +407,7 @@ def settle(
         fate[plan.out & ~np.isin(r.user, people)] = CODE["no persona"]
     for i in range(SEEN + 1) if c.per_person else ():
         rows = np.flatnonzero(fate == i)
-        place, _ = _places(r.user[rows], chance(r.key[rows], _SEED), r.key[rows])
+        place, _ = _places(r.user[rows], _chance(r.key[rows], _SEED), r.key[rows])
         fate[rows[place >= c.per_person]] = CODE["frequent"]
     for entry, name in misfits(plan):
         fate[entry] = CODE[name]

@@ -137,9 +137,7 @@ ANSWER = {
 def test_a_build_can_be_trained_on_and_leaks_nothing(tmp_path, by):
     thinker = ScriptedClient(lambda request: "Trees matter to me.")
     sets = ["rl", "sft", "thinking_sft"]
-    built = build(
-        settings(tmp_path, forum(), split=by, sets=sets, dropout=0.6), thinker=thinker
-    )
+    built = build(settings(tmp_path, forum(), split=by, sets=sets, dropout=0.6), thinker=thinker)
     examples = load_examples(built.folder / "examples")
     assert check_leakage(examples) == [] and {e.split for e in examples} >= {"train", "test"}
     assert Counter(e.split for e in examples) == {
