@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec.json import encode
-from msgspec.json import format as format_json
 
 from ..clients.client import ChatClient, chat_all
 from ..clients.protocol import ChatRequest, LLMError, chat
@@ -80,7 +78,7 @@ class _Made:
             {"id": i, "role": role, "name": name, "time": time, "content": text}
             for i, role, name, text, time in self.entry.context
         ]
-        texts = {"persona": self.voice.json, "context": _spaced_json(context)}
+        texts = {"persona": self.voice.json, "context": json.dumps(context, ensure_ascii=False)}
         return vars(self.example) | texts
 
     def rl_row(self, c: HierarchyConfig) -> dict[str, Any]:
@@ -97,7 +95,7 @@ class _Made:
                 "index": self.index,
                 "name": NAME,
                 "persona": self.voice.published,
-                "raw_prompt": _spaced_json(messages),
+                "raw_prompt": json.dumps(messages, ensure_ascii=False),
                 "media_source": self.media,
                 "hierarchy_name": levels[0],
                 "target_user_id": e.user_id,
@@ -123,11 +121,6 @@ class _Made:
 
 
 _sorted_json = json.JSONEncoder(sort_keys=True, default=str).encode
-
-
-def _spaced_json(value: Any) -> str:
-    "Return JSON with a space after commas and colons"
-    return format_json(encode(value), indent=0).decode()
 
 # %% ../../nbs/data/29_sets.ipynb #schemas
 @lru_cache
