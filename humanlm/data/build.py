@@ -410,7 +410,7 @@ class _Build:
         met = [
             (kind, n, faults.examples.get(kind, ())) for kind, n in sorted(faults.counts.items())
         ]
-        fates = [(f"{name}: {MEANING[name]}", n, ()) for name, n in self.plan.counts().items()]
+        fates = [(f"{name} ({MEANING[name]})", n, ()) for name, n in self.plan.counts().items()]
         lost = Counter(f.kind for f in self.failures)
         failed = [
             (kind, n, [f"{f.id}: {f.message}" for f in self.failures if f.kind == kind])
@@ -424,8 +424,8 @@ class _Build:
             "## Splits",
             self.splits(names),
             "## Every row",
-            f"{left + entries:,} rows were read: {left:,} left out while reading, "
-            f"{entries:,} sorted. This became of them:",
+            f"{left + entries:,} rows were read. {left:,} of them were left out while reading. "
+            "The table counts what became of every row.",
             fault_table([*met, *fates], ("what became of it", "rows")),
             "## Leaks",
             fault_table(leaks, ("what must not happen", "found")),
