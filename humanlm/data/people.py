@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +69,17 @@ class Voice:
         self.persona, self.json, self.about = persona, to_json(persona), format_persona(persona)
         # fields or text, as published
         self.published = json.dumps(persona.fields or persona.text, ensure_ascii=False)
+        self.systems: dict[tuple, str] = {}  # question → system message
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        return frozenset(self.about.casefold().split())
+
+    def holds(self, reply: str) -> bool:
+        "Return whether the persona contains most of a reply"
+        words = set(reply.casefold().split())
+        near = len(words & self.words) >= 0.2 * len(words)  # cheap, and rules most rows out
+        return near and quoted_share(reply, self.about) >= _MOST_QUOTED
 
 # %% ../../nbs/data/26_people.ipynb #first_of_each
 _VOICES = 16384  # in memory, 15 kB each
@@ -110,7 +121,7 @@ class Voices:
             fields = voice.persona.fields
             if fields and _phrases(fields) < fewest:
                 yield row, "thin persona"
-            elif quoted_share(entry.reply, voice.about) >= _MOST_QUOTED:
+            elif voice.holds(entry.reply):
                 yield row, "quoted"
 
 

@@ -8,7 +8,7 @@ __all__ = ['pseudonym', 'hide_people', 'read_salt']
 # %% ../../nbs/data/23_pseudonyms.ipynb #exported-imports
 import re
 import secrets
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from hashlib import blake2b
 from pathlib import Path
 
@@ -39,6 +39,7 @@ def pseudonym(
 # %% ../../nbs/data/23_pseudonyms.ipynb #hide_names
 _MARKED = re.compile(r"(?<![\w@.-])(@|/?u/)(\w[\w.-]*\w)|(?<![\w.+-])[\w.+-]++@[\w-]+(?:\.[\w-]+)+")
 _DRAWN = re.compile(r"u[0-9]{12}")
+_WORD = re.compile(r"\w+")
 
 
 def _is_telling(name: str) -> bool:  # in lower case
@@ -47,14 +48,29 @@ def _is_telling(name: str) -> bool:  # in lower case
     return len(name) > 2 and bool(marked) and any(c.isalpha() for c in name)
 
 
+class _Names(dict[str, str]):
+    "Names of participants, in lower case → pseudonyms"
+
+    @cached_property
+    def by_word(self) -> dict[str, list[str]]:
+        "Names by their first words"
+        names = {}
+        for name in self:
+            for word in _WORD.findall(name)[:1]:
+                names.setdefault(word, []).append(name)
+        return names
+
+
 def _replace_names(
     text: str,
-    names: dict[str, str],  # of participants, in lower case → pseudonyms
+    names: _Names,
     every: bool = False,  # also names that may be words
 ) -> str:
     "Return a text with pseudonyms instead of the names of participants"
-    low = text.casefold()
-    there = [name for name in names if name in low and (every or _is_telling(name))]
+    low, near = text.casefold(), names
+    if len(names) > 50:  # a log with many people
+        near = {n for word in {*_WORD.findall(low)} for n in names.by_word.get(word, ())}
+    there = [name for name in near if name in low and (every or _is_telling(name))]
     if not there:
         return text
     at = range(len(text) + 1)
@@ -72,7 +88,7 @@ def _anywhere(names):
     return re.compile(rf"(?<!\w)(?:@|/?u/|)({'|'.join(map(re.escape, names))})(?!\w)")
 
 
-def _hide_names(text: str, names: dict[str, str], salt: bytes) -> str:
+def _hide_names(text: str, names: _Names, salt: bytes) -> str:
     "Return a text with pseudonyms instead of names"
     text = _replace_names(text, names)
     if "@" not in text and "u/" not in text.casefold():
@@ -104,7 +120,7 @@ def hide_people(
         names = _log_names(people, salt)
     else:
         shown = [m[2] for m in entry.context if entry.source != "amazon"]  # whose names are shops
-        names = {_spelling(name): pseudonym(name, salt) for name in shown if name}
+        names = _Names({_spelling(name): pseudonym(name, salt) for name in shown if name})
         names.update({_spelling(name): me for name in (entry.user_id, *entry.known_as)})
     root, start = _hidden_id(entry.context_id, people, names, salt), f"{entry.context_id}/"
 
@@ -138,7 +154,7 @@ def hide_people(
 
 @lru_cache(maxsize=1)
 def _log_names(people, salt):
-    return {_spelling(name): pseudonym(name, salt) for name in people}
+    return _Names({_spelling(name): pseudonym(name, salt) for name in people})
 
 
 def _hidden_id(name, people, names, salt):
@@ -147,7 +163,7 @@ def _hidden_id(name, people, names, salt):
         return _hide_names(_replace_names(name, names, every=True), names, salt)
     if "://" in name:
         return _hashed(name, salt)
-    return _hide_names(name, {}, salt) if "@" in name or "u/" in name.casefold() else name
+    return _hide_names(name, _Names(), salt) if "@" in name or "u/" in name.casefold() else name
 
 
 def _hashed(text, salt):

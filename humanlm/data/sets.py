@@ -32,9 +32,11 @@ from humanlm.hierarchy.prompts import (
     UNKNOWN,
     HierarchyConfig,
     about_person,
+    first_and_last,
     name_speakers,
     parts_text,
     prompt,
+    speaker,
     target,
 )
 
@@ -62,6 +64,15 @@ class _Made:
         shown: Any = drop_persona(persona, p, p, 42) if p else persona
         return Example(*names, shown, e.messages, e.reply, self.order)
 
+    @cached_property
+    def context(self) -> list[dict[str, str]]:
+        "The messages as prompts have them"
+        user = self.entry.user_id
+        return [
+            {"role": role, "name": speaker(name, user), "content": text}
+            for _, role, name, text, _ in self.entry.context
+        ]
+
     def prompt(
         self,
         c: HierarchyConfig,
@@ -69,8 +80,11 @@ class _Made:
         thinking: bool | None = None,  # None: as the config says
     ) -> list[dict[str, str]]:  # messages: role, name, content
         "Return the prompt that training makes of the same example"
-        messages = prompt(self.example, levels, c, thinking)
-        return [m | {"content": parts_text(m["content"])} for m in messages]
+        systems, key = self.voice.systems, (self.split, levels, thinking, self.dropout)
+        if key not in systems:  # once for all rows of a person
+            systems[key] = parts_text(prompt(self.example, levels, c, thinking)[0]["content"])
+        system = {"role": "system", "name": "", "content": systems[key]}
+        return [system, *first_and_last(self.context, c.context_messages)]
 
     def example_row(self) -> dict[str, Any]:
         "Return a row that `load_examples` reads"
