@@ -1588,6 +1588,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                    'humanlm.data.sets._Made.sft_row': ('data/sets.html#_made.sft_row', 'humanlm/data/sets.py'),
                                    'humanlm.data.sets._add_thoughts': ('data/sets.html#_add_thoughts', 'humanlm/data/sets.py'),
                                    'humanlm.data.sets._schemas': ('data/sets.html#_schemas', 'humanlm/data/sets.py'),
+                                   'humanlm.data.sets._spaced_json': ('data/sets.html#_spaced_json', 'humanlm/data/sets.py'),
                                    'humanlm.data.sets._table': ('data/sets.html#_table', 'humanlm/data/sets.py'),
                                    'humanlm.data.sets._thought_request': ('data/sets.html#_thought_request', 'humanlm/data/sets.py')},
             'humanlm.data.store': { 'humanlm.data.store.RowStore': ('data/store.html#rowstore', 'humanlm/data/store.py'),

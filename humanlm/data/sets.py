@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.json import encode
+from msgspec.json import format as format_json
 
 from ..clients.client import ChatClient, chat_all
 from ..clients.protocol import ChatRequest, LLMError, chat
@@ -92,8 +94,18 @@ class _Made:
             {"id": i, "role": role, "name": name, "time": time, "content": text}
             for i, role, name, text, time in self.entry.context
         ]
-        texts = {"persona": self.voice.json, "context": json.dumps(context, ensure_ascii=False)}
-        return vars(self.example) | texts
+        e = self.entry
+        return {
+            "id": e.id,
+            "source": self.media,
+            "split": self.split,
+            "user_id": e.user_id,
+            "context_id": e.context_id,
+            "persona": self.voice.json,
+            "context": _spaced_json(context),
+            "reply": e.reply,
+            "order": self.order,
+        }
 
     def rl_row(self, c: HierarchyConfig) -> dict[str, Any]:
         "Return a row for reinforcement learning"
@@ -109,7 +121,7 @@ class _Made:
                 "index": self.index,
                 "name": NAME,
                 "persona": self.voice.published,
-                "raw_prompt": json.dumps(messages, ensure_ascii=False),
+                "raw_prompt": _spaced_json(messages),
                 "media_source": self.media,
                 "hierarchy_name": levels[0],
                 "target_user_id": e.user_id,
@@ -135,6 +147,11 @@ class _Made:
 
 
 _sorted_json = json.JSONEncoder(sort_keys=True, default=str).encode
+
+
+def _spaced_json(value: Any) -> str:
+    "Return JSON with a space after commas and colons, faster than the standard library does"
+    return format_json(encode(value), indent=0).decode()
 
 # %% ../../nbs/data/29_sets.ipynb #schemas
 @lru_cache
