@@ -6,7 +6,7 @@
     python bench/build.py --gigabytes 5         # memory of a build of a file of that size
 
 Invented rows of about 4 kB: a post, two comments and a reply, sixty replies a person, in the order
-of time. Personas are written by rules. No tokeniser runs. Target: 5,000 rows/s per core for the RL
+of time. Personas quote the people. No tokeniser runs. Target: 5,000 rows/s per core for the RL
 set, under 1 GB of memory whatever the size.
 """
 

@@ -237,10 +237,11 @@ def town(source):
         if source not in ("reddit", "youtube", "medium"):
             raw["post_id"] = f"{raw['post_id']}{i // 4}"
         raw["prompt"][0]["content"] += call
+        words = " ".join(f"{word}{i}" for word in _WORDS)
         rows.append(
             raw
             | {
-                "completion": f"{raw['completion']} {_WORDS[i % 18]} {i}",
+                "completion": f"{raw['completion']} {words}",
                 "timestamp": raw["timestamp"] + 1000 * i,
             }
         )

@@ -1,8 +1,8 @@
-"""People and what they wrote: read from any form, split, and made to training sets.
+"""People and what they wrote, read from any form and made into training sets.
 
-In: mailboxes, exports of chats, published files, tables of messages. Out: `Example`s with personas,
-split by person, discussion or time, and rows for training. What cannot be used is counted under a
-name, and no persona says what is predicted. Start with `nbs/00_data.ipynb`."""
+Input: mailboxes, exported chats, published files and tables of messages. Output: `Example`s with
+personas, split by person, discussion or time, and rows for other trainers. Rows that cannot be used
+are counted, and no persona contains the reply to predict. Start with `nbs/00_data.ipynb`."""
 
 from typing import TYPE_CHECKING
 

@@ -135,9 +135,9 @@ ANSWER = {
 
 @pytest.mark.parametrize("by", ["post", "user"])
 def test_a_build_can_be_trained_on_and_leaks_nothing(tmp_path, by):
-    built = build(
-        settings(tmp_path, forum(), split=by, sets=["rl", "sft", "thinking_sft"], dropout=0.6)
-    )
+    thinker = ScriptedClient(lambda request: "Trees matter to me.")
+    sets = ["rl", "sft", "thinking_sft"]
+    built = build(settings(tmp_path, forum(), split=by, sets=sets, dropout=0.6), thinker=thinker)
     examples = load_examples(built.folder / "examples")
     assert check_leakage(examples) == [] and {e.split for e in examples} >= {"train", "test"}
     assert Counter(e.split for e in examples) == {
@@ -197,7 +197,8 @@ def test_no_prompt_names_the_user(tmp_path, source):
             persona={"model": "given"},
             sets=["rl", "sft", "thinking_sft"],
             dropout=0.5,
-        )
+        ),
+        thinker=ScriptedClient(lambda request: "Trees matter to me."),
     )
     user = {e.id: e.user_id for e in load_examples(built.folder / "examples")}
     for name in (

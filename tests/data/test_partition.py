@@ -41,9 +41,7 @@ def random_rows(seed, n=400, people=25, talks=30, ties=True, history=0.2):
     return make_rows(key, user, context, when, turn, rng.random(n) >= history)
 
 
-WHOLE = [
-    by for by in ("post", "user", "turn_published") if by != "turn_published"
-]  # of which discussions stay whole
+WHOLE = ["post", "user"]  # splits in which discussions stay whole
 
 
 def sides(rows, fate):
