@@ -34,6 +34,7 @@ from humanlm.core.basics import append_row, grown_rows
 from humanlm.social.generation import write_stories
 from humanlm.social.parsing import SymbolicParser, _StoredParser
 from humanlm.tom.answers import AnswerConfig, Asker
+from humanlm.tom.protocol import Extra
 from humanlm.tom.questions import BenchmarkItem
 from humanlm.tom.runs import Respondent, _answer_all
 from humanlm.tom.sets import benchmarks
@@ -56,7 +57,9 @@ def requests_of(items, contexts, url):
     "What a run sends"
     ask = asker(url)
     return [
-        ask.request(hitom.prompt(item, ask.shown(contexts[item.source]) if contexts else None))
+        ask.request(
+            hitom.prompt(item, Extra(contexts[item.source].to_text()) if contexts else None)
+        )
         for item in items
     ]
 

@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import BaseModel, Field, ValidationError
 
 from ..clients.protocol import object_schema
-from ..core.basics import DataError, shorten
+from ..core.basics import DataError, atomic_write, shorten
 from ..core.html import Html, Table, tag
 
 # %% ../../nbs/social/01_contexts.ipynb #NONE
@@ -114,6 +114,11 @@ class Context(BaseModel, extra="forbid"):
     def to_published(self) -> dict:  # the storage shape
         "Return plain data as the published programs store them"
         return self.model_dump() | {"context_manual": _manual(self)}
+
+    def save(self, path: str | Path, **fields: Any) -> None:
+        "Write a result file as published programs do, with fields such as story and question"
+        row = {"socialized_context": self.to_published(), **fields}
+        atomic_write(path, json.dumps(row, ensure_ascii=False, indent=1) + "\n")
 
 
 def _cell(step: Step, name: str) -> Html:
@@ -223,12 +228,15 @@ def _stored_step(number: int, step: Any) -> Any:
 
 # %% ../../nbs/social/01_contexts.ipynb #read_contexts
 def read_context(
-    source: Any,  # a context, plain data, JSON text, or the path of a JSON file
+    source: Any,  # a context, plain data, or JSON text
 ) -> Context:
     "Read a context in any published shape"
-    obj = _plain_data(source)
-    if isinstance(obj, Context):
-        return obj
+    if isinstance(source, Context):
+        return source
+    try:
+        obj = json.loads(source) if isinstance(source, str) else source
+    except (ValueError, RecursionError) as e:
+        raise DataError(f"Cannot read {shorten(source)!r}: {shorten(e)}.") from e
     if isinstance(obj, dict) and "agents_names" not in obj:
         inner = obj.get("socialized_context")
         if isinstance(inner, dict | str):
@@ -238,21 +246,6 @@ def read_context(
     except ValidationError as e:
         faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in e.errors()]
         raise DataError(f"This is not a socialized context: {'; '.join(faults[:5])}") from e
-
-# %% ../../nbs/social/01_contexts.ipynb #_plain_data
-def _plain_data(source: Any) -> Any:
-    "Load JSON from text or file; anything else is given back"
-    if not isinstance(source, (str, Path)):
-        return source
-    text = str(source)
-    try:
-        if isinstance(source, Path) or not text.lstrip().startswith(("{", "[", '"')):
-            text = Path(source).read_text("utf-8-sig")
-        return json.loads(text)
-    except (OSError, ValueError, RecursionError) as e:
-        raise DataError(
-            f"Cannot read {shorten(source)!r}: {shorten(e)}. Give JSON, or the path of a JSON file."
-        ) from e
 
 # %% ../../nbs/social/01_contexts.ipynb #manual
 @cache

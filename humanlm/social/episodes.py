@@ -6,7 +6,6 @@
 __all__ = ['KINDS', 'Agent', 'Events', 'Action', 'Role', 'run_episode', 'ChatAgent', 'Foresight']
 
 # %% ../../nbs/social/53_episodes.ipynb #exported-imports
-import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from itertools import cycle
@@ -59,23 +58,21 @@ def _with_step(context: Context, obj: dict) -> Context:  # a copy
                     "write 'name: text' for each of them and nobody else."
                 )
             halves[half][agent] = text
-    last = re.search(r"\d+", context.steps[-1].timestep) if context.steps else None
-    number = int(last[0]) + 1 if last else len(context.steps)
-    step = Step(timestep=str(number), state=obj["state"].strip() or NONE, **halves)
-    steps = [*context.steps, step]
+    state, number = obj["state"].strip() or NONE, str(len(context.steps))
+    steps = [*context.steps, Step(timestep=number, state=state, **halves)]
     return context.model_copy(update={"agents_names": names, "socialized_context": steps})
 
 # %% ../../nbs/social/53_episodes.ipynb #predict_step
 async def _predict_step(
     client: ChatClient,
     context: Context,  # up to now, with at least one step
-    actions: Mapping[str, str] | None = None,  # who is about to do what in the last step
-    instructions: str = "",  # what else the model should know
+    actions: Mapping[str, str],  # who is about to do what in the last step
+    instructions: str,  # what else the model should know
     **settings,  # fields of `ChatRequest`
 ) -> Context:  # a copy, one step longer
     "Predict the next step of a record"
     *steps, last = context.steps
-    acting = last.model_copy(update={"actions": last.actions | dict(actions or {})})
+    acting = last.model_copy(update={"actions": last.actions | dict(actions)})
     start = context.model_copy(update={"socialized_context": [*steps, acting]})
     prompt = fill(
         _PREDICT,

@@ -190,33 +190,17 @@ def best_match(
     return lower[matches[0]] if matches else None
 
 # %% ../../nbs/social/02_memories.ipynb #ObservationScores
-class _ObservationScores(NamedTuple):
-    "How well observations agree with a reference"
-
-    precision: float  # share of generated facts that the reference has; nan if none were generated
-    recall: float  # share of reference facts that were generated; nan if it has none
-    f1: float  # nan if both are empty
-    leaks: list[tuple[str, str]]  # (agent, fact) that only others perceived
-    omissions: list[tuple[str, str]]  # that were left out
-
-
-def observation_scores(generated: Context, reference: Context) -> _ObservationScores:
-    "Compare what agents perceive in two records of one story"
+def observation_scores(generated: Context, reference: Context) -> dict[str, float]:
+    """Compare what agents perceive in two records of one story, as precision, recall and f1: shares
+    of the generated facts, of the reference's facts, and their harmonic mean; nan without facts"""
     made, wanted = _renamed(_facts(generated), reference.agents), _facts(reference)
     right, mine, theirs = (count.total() for count in (made & wanted, made, wanted))
-
-    def share(part, whole):
-        return part / whole if whole else math.nan
-
-    stated = {_fact(clause) for step in decode(reference).steps for clause in clauses(step.state)}
-    happened = stated | {fact for _, fact in wanted}
-    return _ObservationScores(
-        share(right, mine),
-        share(right, theirs),
-        share(2 * right, mine + theirs),
-        [pair for pair in made if pair not in wanted and pair[1] in happened],
-        list(wanted - made),
-    )
+    parts = {
+        "precision": (right, mine),
+        "recall": (right, theirs),
+        "f1": (2 * right, mine + theirs),
+    }
+    return {name: part / whole if whole else math.nan for name, (part, whole) in parts.items()}
 
 # %% ../../nbs/social/02_memories.ipynb #match_names
 def _renamed(counts: Counter, names: Sequence[str]) -> Counter:

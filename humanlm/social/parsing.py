@@ -18,7 +18,7 @@ from ..clients.client import ChatClient
 from ..clients.limits import PerLoop
 from ..clients.names import client as chat_client
 from ..clients.protocol import ChatRequest, LLMError, Usage, chat
-from ..core.basics import DataError, atomic_write, check_name, fingerprint
+from ..core.basics import DataError, check_name, fingerprint
 from .answers import to_context
 from .contexts import Context, context_schema, read_context
 from .presence import read_dialogue
@@ -144,15 +144,8 @@ class _StoredParser(Parser):
                 return stored
             parse = await self.parser(text, task)
             if parse.context:
-                row = {
-                    "socialized_context": parse.context.to_published(),
-                    "notes": list(parse.notes),
-                    "parser": self.name,
-                    "task": task,
-                    "text": text,
-                }
-                whole = json.dumps(row, ensure_ascii=False, indent=1)
-                atomic_write(self.folder / f"{key}.json", whole)
+                fields = {"notes": parse.notes, "parser": self.name, "task": task, "text": text}
+                parse.context.save(self.folder / f"{key}.json", **fields)
             return parse
 
     def find(self, key: str) -> Parse | None:
@@ -180,8 +173,7 @@ def parser(
     if name in parsers:
         made = parsers[name]()
     else:
-        provider, slash, model = name.partition("/")
-        check_name(name, [name] if slash else [*parsers, "PROVIDER/MODEL"], "parser")
+        provider, _, model = name.partition("/")
         how = Path(model) / "parser.json"  # how a parser of our own wants to be asked
         trained = json.loads(how.read_text("utf-8")) if provider == "hf" and how.is_file() else {}
         made = _LLMParser(client or chat_client(name, **options), **trained)

@@ -14,11 +14,12 @@ import re
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +30,6 @@ from humanlm.core.basics import (
     atomic_path,
     atomic_write,
     fingerprint,
-    require,
     run_sync,
     shorten,
     to_json,
@@ -40,13 +40,12 @@ from ..core.grammar import parse
 from ..core.html import aligned
 from ..evaluation.measured import Measurement, Results, metrics_table, results
 from ..hierarchy.prompts import markup, plain
-from ..models.settings import require_model
 from .answers import to_context
 from .contexts import Context, context_schema, read_context
 from .generation import FAMILIES, generate
 from .language import story_text
 from .memories import observation_scores, structural_score
-from .parsing import Parse, Parser, parser, parsers
+from .parsing import Parse, parser
 from .quality import downstream, omniscient
 from .requests import parse_prompt
 from .violations import violations
@@ -93,26 +92,17 @@ def _fresh_pairs(
     "Make stories and their exact contexts, with tags where they say it all"
     for i, tale in enumerate(generate(kind, count, seed)):
         text = tale.text if kind == "hitom" else " ".join(tale.sentences)
-        context = to_context(read_story(text), compact_tags=True)
+        context = to_context(tale.story, compact_tags=True)
         yield _ContextPair(text, context, kind, f"{kind} {seed}:{i}")
 
 # %% ../../nbs/social/55_recipe.ipynb #read_pair
 def _read_pair(path: Path) -> _ContextPair:
-    "Return the text and the context of a file; `DataError` says why it is not a result"
-    try:
-        row = json.loads(path.read_text("utf-8-sig"))
-        story = row["story"] if "story" in row else row["text"]
-        text = story_text(story) if isinstance(story, str | list) else ""
-        context = row["socialized_context"]
-    except (OSError, ValueError) as e:
-        raise DataError(f"not JSON: {shorten(e)}") from e
-    except (KeyError, TypeError) as e:
-        raise DataError("lacks socialized_context, or story and text") from e
-    if not text.strip():
-        raise DataError("story is empty")
-    task = row.get("task", "")
+    "Return the text and the context of a file"
+    row = json.loads(path.read_text("utf-8-sig"))
+    text = story_text(row["story"] if "story" in row else row["text"])
+    task, context = row.get("task", ""), read_context(row["socialized_context"])
     reserved = row.get("evaluation_only") or ("FANToM" if task == "fantom" else "")
-    return _ContextPair(text, read_context(context), task, path.name, reserved)
+    return _ContextPair(text, context, task, path.name, reserved)
 
 # %% ../../nbs/social/55_recipe.ipynb #read_pairs
 def read_pairs(
@@ -125,8 +115,8 @@ def read_pairs(
     for path in sorted(Path(folder).rglob("*.json")):
         try:
             pairs.append(_read_pair(path))
-        except DataError as e:
-            reason = f"not a result: {shorten(e, 200)}"
+        except (OSError, ValueError, KeyError, TypeError) as e:
+            reason = f"not a result: {type(e).__name__}: {shorten(e, 200)}"
             others.append((path.relative_to(folder).as_posix(), reason))
     return pairs, others
 
@@ -142,7 +132,7 @@ def _fault(pair: _ContextPair) -> str:  # empty: none
     if faults := violations(pair.context):
         return f"not valid: {faults[0]}"
     reference = _exact(pair.text)
-    f1 = observation_scores(pair.context, reference).f1 if reference else 1.0
+    f1 = observation_scores(pair.context, reference)["f1"] if reference else 1.0
     return "" if f1 >= 0.99 else f"unlike the story: F1 is {f1:.2f}"
 
 
@@ -226,12 +216,6 @@ class _ParserConfig:
     names: list[str] = field(default_factory=lambda: ["symbolic"])
     """What `evaluate` compares: symbolic, hf/FOLDER, or a chat model."""
 
-    def __post_init__(self):
-        require(
-            "parser",
-            (0 < self.held_out < 1, f"held_out must lie between 0 and 1, got {self.held_out}"),
-        )
-
 # %% ../../nbs/social/55_recipe.ipynb #make_sets
 def _make_sets(c: _ParserConfig, seed: int = 0) -> _ParserData:
     "Collect pairs, take out what is not worth learning, and split the others by story"
@@ -284,19 +268,22 @@ def _grade(parse: Parse, text: str) -> dict[str, float]:  # one of `METRICS` →
     if parse.raw:
         valid, structural = _written_form(parse.raw)
     if context:
-        scores = [x if x == x else 0.0 for x in observation_scores(context, to_context(story))[:3]]
+        rates = observation_scores(context, to_context(story)).values()
+        scores = [rate if rate == rate else 0.0 for rate in rates]
     mended = float(context is not None and bool(parse.notes))
     values = valid, mended, structural, *scores, *downstream(context, story)
     return dict(zip(METRICS, values))
 
 # %% ../../nbs/social/55_recipe.ipynb #examine
-def examine(reader: Parser, pairs: Sequence[_ContextPair]) -> list[Measurement]:
-    "Ask a parser for every story, all side by side, and grade what it writes"
+def examine(
+    reader: Callable[..., Awaitable[Parse]], pairs: Sequence[_ContextPair]
+) -> list[Measurement]:
+    "Ask a parser for the first `TESTED` stories, all side by side, and grade what it writes"
 
     async def records() -> list[Parse]:
         return await asyncio.gather(*(reader(pair.text, pair.task) for pair in pairs))
 
-    start = time.perf_counter()
+    start, pairs = time.perf_counter(), pairs[:TESTED]
     parses = run_sync(records())
     seconds, rows = (time.perf_counter() - start) / len(pairs), []
     for result, pair in zip(parses, pairs):
@@ -309,14 +296,10 @@ def examine(reader: Parser, pairs: Sequence[_ContextPair]) -> list[Measurement]:
     return rows
 
 # %% ../../nbs/social/55_recipe.ipynb #AllSeeing
-class _AllSeeing(Parser):
-    "A parser that lets everybody perceive everything"
-
-    name = "all-seeing"
-
-    async def __call__(self, text: str, task: str = "") -> Parse:
-        context = _exact(text)
-        return Parse(omniscient(context)) if context else Parse(None, "not in the grammar")
+async def _all_seeing(text: str, task: str = "") -> Parse:
+    "Let everybody perceive everything: the low end of the scale"
+    context = _exact(text)
+    return Parse(omniscient(context)) if context else Parse(None, "not in the grammar")
 
 # %% ../../nbs/social/55_recipe.ipynb #known_stories
 def _known_stories(folder: str | Path) -> list[_ContextPair]:
@@ -372,13 +355,12 @@ def _knows_frames(tokenizer) -> bool:
     return set(FRAMES) <= tokenizer.get_vocab().keys()
 
 # %% ../../nbs/social/55_recipe.ipynb #in_batches
-def _in_batches(rows: Sequence[Any], lengths: Sequence[int], size: int, seed: int = 0) -> list[Any]:
-    "Put rows of like length side by side, batches in random order"
+def _in_batches(rows: Sequence[tuple[int, Any]], size: int, seed: int = 0) -> list[Any]:
+    "Put rows, each with its length, side by side by length, the batches in random order"
     rng = random.Random(seed)
-    order = sorted(rng.sample(range(len(rows)), len(rows)), key=lengths.__getitem__)
+    order = sorted(rng.sample(rows, len(rows)), key=itemgetter(0))
     batches = [order[i : i + size] for i in range(0, len(rows), size)]
-    mixed = rng.sample(batches[:-1], len(batches) - 1) + batches[-1:]
-    return [rows[i] for i in chain(*mixed)]
+    return [row for _, row in chain(*rng.sample(batches[:-1], len(batches) - 1), batches[-1])]
 
 # %% ../../nbs/social/55_recipe.ipynb #lessons
 def _parser_lessons(
@@ -392,19 +374,18 @@ def _parser_lessons(
     from humanlm.models.prompts import render, render_target
     from humanlm.training.rollouts import sft_row
 
-    framed, examples, lengths = _knows_frames(tokenizer), [], []
+    framed, examples = _knows_frames(tokenizer), []
     for row in rows:
         text = row["completion"][0]["content"]
         target = _pieces(text) if framed else [plain(text)]
-        examples.append(sft_row(row["prompt"], target, row_id=row["row_id"]))
-        target_length = len(render_target(tokenizer, examples[-1]["target"]))
-        lengths.append(len(render(tokenizer, row["prompt"])) + target_length)
-    fits = [i for i, n in enumerate(lengths) if n <= room or not room]
-    if not fits:
+        length = len(render(tokenizer, row["prompt"])) + len(render_target(tokenizer, target))
+        if length <= room or not room:
+            examples.append((length, sft_row(row["prompt"], target, row_id=row["row_id"])))
+    if not examples:
         raise DataError(f"No story with its context fits the model, which takes {room:,} tokens.")
-    if left := len(rows) - len(fits):
+    if left := len(rows) - len(examples):
         print(f"{left:,} records are longer than the model takes: left out", file=sys.stderr)
-    return _in_batches([examples[i] for i in fits], [lengths[i] for i in fits], size, seed)
+    return _in_batches(examples, size, seed)
 
 # %% ../../nbs/social/55_recipe.ipynb #train_parser
 @dataclass
@@ -413,7 +394,6 @@ class _ParserWork(Work):
 
     sets: _ParserData | None = None
     rows: list[dict] = field(default_factory=list)  # to learn from, from `_ContextPair.chat_row`
-    tested: list[_ContextPair] = field(default_factory=list)  # those held-out ones that are asked
 
 
 def _train_parser(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
@@ -455,8 +435,7 @@ class _ParserRecipe(Recipe):
         "Collect, sift and split the pairs"
         sets = _make_sets(s.parser, s.run.seed)
         rows = [pair.chat_row(s.parser.style) for pair in sets.train]
-        tested = sets.held_out[:TESTED]
-        return _ParserWork(fingerprint(rows), sets=sets, rows=rows, tested=tested)
+        return _ParserWork(fingerprint(rows), sets=sets, rows=rows)
 
     def begin(self, run: Any) -> None:
         "Write the sets into the run's folder"
@@ -486,12 +465,12 @@ class _ParserRecipe(Recipe):
 
     def evaluate(self, run: Any, name: str) -> list[Measurement]:
         "Ask a model for held-out stories"
-        return examine(parser(f"hf/{run.model_folder(name)}"), run.work.tested)
+        return examine(parser(f"hf/{run.model_folder(name)}"), run.work.sets.held_out)
 
     def references(self, run: Any) -> dict[str, list[Measurement]]:
         "Measure the two ends of the scale"
-        ends = _AllSeeing(), parser("symbolic")
-        return {each.name: examine(each, run.work.tested) for each in ends}
+        ends = {"all-seeing": _all_seeing, "symbolic": parser("symbolic")}
+        return {name: examine(end, run.work.sets.held_out) for name, end in ends.items()}
 
     def complete(self, run: Any, results: Results) -> Results:
         "Count the data beside the results"
@@ -534,13 +513,10 @@ def evaluate_main(argv: Sequence[str]) -> None:
     s = _settings(argv, evaluate_main.__doc__)
     c = s.parser
     if s.dry_run:
-        for name in c.names:
-            if name not in parsers:
-                require_model(name)
         names = f"parsers     {', '.join(c.names)}, {TESTED:,} held-out stories at most"
         return print(_data_plan(s), names, sep="\n")
     quiet_libraries()
     keep_memory()
     pairs = _make_sets(c, s.run.seed).held_out if c.source in FAMILIES else _known_stories(c.source)
-    scores = {name: examine(parser(name), pairs[:TESTED]) for name in c.names}
+    scores = {name: examine(parser(name), pairs) for name in c.names}
     print(aligned(metrics_table(results(scores).rows)))

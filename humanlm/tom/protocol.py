@@ -219,10 +219,8 @@ class Benchmark:
                 if twice := [item.id for item in made if item.id in items]:
                     raise DataError(f"a second question with the id {shorten(twice[0])!r}.")
                 items |= {item.id: item for item in made}
-            except DataError as e:
-                problems.append((where, str(e)))
             except (AttributeError, KeyError, TypeError, ValueError) as e:
-                problems.append((where, f"{type(e).__name__}: {shorten(e)}"))
+                problems.append((where, shorten(e, 300)))
         if not items:
             why = " ".join(f"{place}: {why}" for place, why in problems[:3]) or "It is empty."
             raise DataError(f"{path} has no question that can be used. {shorten(why, 300)}")
