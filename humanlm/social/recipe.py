@@ -40,12 +40,13 @@ from ..core.grammar import parse
 from ..core.html import aligned
 from ..evaluation.measured import Measurement, Results, metrics_table, results
 from ..hierarchy.prompts import markup, plain
+from ..models.settings import require_model
 from .answers import to_context
 from .contexts import Context, context_schema, read_context
 from .generation import FAMILIES, generate
 from .language import story_text
 from .memories import observation_scores, structural_score
-from .parsing import Parse, parser
+from .parsing import Parse, parser, parsers
 from .quality import downstream, omniscient
 from .requests import parse_prompt
 from .violations import violations
@@ -513,6 +514,9 @@ def evaluate_main(argv: Sequence[str]) -> None:
     s = _settings(argv, evaluate_main.__doc__)
     c = s.parser
     if s.dry_run:
+        for name in c.names:
+            if name not in parsers:
+                require_model(name)
         names = f"parsers     {', '.join(c.names)}, {TESTED:,} held-out stories at most"
         return print(_data_plan(s), names, sep="\n")
     quiet_libraries()
