@@ -43,7 +43,7 @@ def split_mental(text: str) -> tuple[str, str]:  # (public, private), without th
 
 # %% ../../nbs/social/01_contexts.ipynb #Step
 class Step(BaseModel, extra="forbid"):
-    "A timestep: the state, what each agent perceives, and what each agent does"
+    "One timestep: the state, what each agent perceives, and then what each agent does"
 
     timestep: str = Field(description="Number of the step.")
     state: str = Field(
@@ -62,7 +62,7 @@ state of this step, <same_as_last_action /> for all actions of the step before, 
 
 # %% ../../nbs/social/01_contexts.ipynb #Context
 class Context(BaseModel, extra="forbid"):
-    "The agents of a story and its timesteps"
+    "Who is there, and what happened step by step"
 
     agents_names: list[str] = Field(description="Every agent, by the name used throughout.")
     socialized_context: list[Step] = Field(description="The steps in order.")
