@@ -100,10 +100,8 @@ def _fresh_pairs(
 def _read_pair(path: Path) -> _ContextPair:
     "Return the text and the context of a result file"
     row = json.loads(path.read_text("utf-8-sig"))
-    text = story_text(row["story"] if "story" in row else row["text"])
-    task, context = row.get("task", ""), read_context(row["socialized_context"])
-    reserved = row.get("evaluation_only") or ("FANToM" if task == "fantom" else "")
-    return _ContextPair(text, context, task, path.name, reserved)
+    text, context = story_text(row["story"]), read_context(row["socialized_context"])
+    return _ContextPair(text, context, "", path.name, row.get("evaluation_only", ""))
 
 # %% ../../nbs/social/55_recipe.ipynb #read_pairs
 def read_pairs(

@@ -270,7 +270,7 @@ class ScoredAnswer(BenchmarkItem):
     value: Any = None  # the meaning of the answer
     status: str = "read"  # one of `STATUSES`
     scores: Mapping[str, float] = field(default_factory=dict)  # rule → score; empty: no answer
-    context: str = ""  # key of the social context; empty: none was used
+    context: str = ""  # parser of the social context; empty: none was used
     notes: tuple[str, ...] = ()  # what differed, such as another way of asking
     failed: str = ""  # why there is no answer
 

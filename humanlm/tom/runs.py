@@ -6,6 +6,7 @@
 __all__ = ['GROUPS', 'SYMBOLIC', 'CALLS', 'Respondent', 'run_command', 'contexts_command']
 
 # %% ../../nbs/tom/13_runs.ipynb #imports
+import asyncio
 import re
 import sys
 from collections import Counter
@@ -96,9 +97,9 @@ class _ParsingConfig(ClientConfig):
         yield from super().checks()
 
     def find_parser(self, out: str, ledger: Ledger | None = None) -> Parser:
-        "Return a parser that stores its contexts below `out`"
-        options = {} if self.name in self.rules else self.options(ledger)
-        return make_parser(self.name, Path(out) / "contexts", **options)
+        "Return a parser; answers of a model are stored in `cache`, or below `out`"
+        kept = replace(self, cache=self.cache or str(Path(out) / "contexts"))
+        return make_parser(self.name, **({} if self.name in self.rules else kept.options(ledger)))
 
     def plan(self, texts: Iterable[str], task: str = "") -> str:
         "Return how many texts would be parsed, and the largest price"
@@ -189,7 +190,7 @@ def _by_rule(
     item: BenchmarkItem,
     name: str,  # one of `SOLVERS`
     parse: Parse = Parse(None),
-    source: str = "",  # key of the context
+    source: str = "",  # parser of the context
     policy: str = "principled",  # of the symbolic solver, one of `POLICIES`
 ) -> ScoredAnswer:
     "Return the answer of a rule; without an answer all scores are 0"
@@ -209,17 +210,17 @@ class Respondent:
     asker: Asker | None = None  # None: a rule answers
     solver: str = ""  # one of `SOLVERS`
     parser: Parser | None = None  # None: no contexts
-    contexts: dict[str, tuple[Parse, str]] = field(default_factory=dict)  # text → parse and key
+    contexts: dict[str, asyncio.Future[Parse]] = field(default_factory=dict)  # text → its parse
 
     async def context(self, text: str) -> tuple[Parse, str]:
-        "Return the context of a text and its key: `none` after a failure, empty without a parser"
+        "Return the context of a text and its parser: `none` after a failure, empty without one"
         if self.parser is None:
             return Parse(None), ""
         if text not in self.contexts:
-            parse = await self.parser(text, self.benchmark.task)
-            key = self.parser.key(text, self.benchmark.task) if parse.context else "none"
-            self.contexts[text] = parse, key
-        return self.contexts[text]
+            parsing = self.parser(text, self.benchmark.task)
+            self.contexts[text] = asyncio.ensure_future(parsing)
+        parse = await self.contexts[text]
+        return parse, self.parser.name if parse.context else "none"
 
     async def answer(self, item: BenchmarkItem) -> ScoredAnswer:
         "Return one scored answer; `LLMError` only for errors that concern all questions"
