@@ -32,8 +32,9 @@ from humanlm.clients.limits import Limits
 from humanlm.clients.names import vllm_client
 from humanlm.core.basics import append_row, grown_rows
 from humanlm.social.generation import write_stories
-from humanlm.social.parsing import SymbolicParser, _StoredParser
+from humanlm.social.parsing import SymbolicParser
 from humanlm.tom.answers import AnswerConfig, Asker
+from humanlm.tom.protocol import Extra
 from humanlm.tom.questions import BenchmarkItem
 from humanlm.tom.runs import Respondent, _answer_all
 from humanlm.tom.sets import benchmarks
@@ -56,7 +57,9 @@ def requests_of(items, contexts, url):
     "What a run sends"
     ask = asker(url)
     return [
-        ask.request(hitom.prompt(item, ask.shown(contexts[item.source]) if contexts else None))
+        ask.request(
+            hitom.prompt(item, Extra(contexts[item.source].to_text()) if contexts else None)
+        )
         for item in items
     ]
 
@@ -90,9 +93,9 @@ async def client(url, requests):
     return clock
 
 
-async def run(url, items, mode, store, folder):
+async def run(url, items, mode, folder):
     "The same through a run: prompt, context, reading, scoring, keeping"
-    job = Respondent(hitom, mode, asker(url), parser=_StoredParser(SymbolicParser(), store))
+    job = Respondent(hitom, mode, asker(url), parser=SymbolicParser())
     await _answer_all(job, items[:CONCURRENCY], lambda outcome: None, CONCURRENCY)
     job.contexts.clear()
     file = Path(folder) / "answers.jsonl"
@@ -103,7 +106,7 @@ async def run(url, items, mode, store, folder):
     return clock
 
 
-def with_model(server, items, contexts, store, rounds, seconds):
+def with_model(server, items, contexts, rounds, seconds):
     print(
         f"{len(items):,} questions per turn, {LATENCY * 1000:.0f} ms, {CONCURRENCY} at "
         "once; medians\n"
@@ -117,7 +120,7 @@ def with_model(server, items, contexts, store, rounds, seconds):
 
         def through():
             with tempfile.TemporaryDirectory() as folder:
-                return asyncio.run(run(server.url, items, mode, store, folder))
+                return asyncio.run(run(server.url, items, mode, folder))
 
         arms = {
             "plain SDK": lambda: asyncio.run(plain(server.url, requests)),
@@ -154,17 +157,10 @@ def with_model(server, items, contexts, store, rounds, seconds):
 
 
 def without_model(items):
-    print(
-        f"\n{len(items):,} questions, no model, contexts kept on disk\n\n{'':10} "
-        f"{'questions/s':>12}"
-    )
+    print(f"\n{len(items):,} questions, no model\n\n{'':10} {'questions/s':>12}")
     for solver in ("symbolic", "memory"):
         with tempfile.TemporaryDirectory() as folder:
-            parser = (
-                _StoredParser(SymbolicParser(), Path(folder) / "contexts")
-                if solver == "memory"
-                else None
-            )
+            parser = SymbolicParser() if solver == "memory" else None
             file = Path(folder) / "answers.jsonl"
             with Clock() as clock:
                 asyncio.run(
@@ -188,13 +184,13 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         write_stories("hitom", 100, 0, Path(folder) / "hitom.jsonl")
         items: list[BenchmarkItem] = list(hitom.load(Path(folder) / "hitom.jsonl"))
-    with tempfile.TemporaryDirectory() as store, serving(latency=LATENCY, says=SAYS) as server:
-        symbolic = _StoredParser(SymbolicParser(), store)
+    with serving(latency=LATENCY, says=SAYS) as server:
+        symbolic = SymbolicParser()
         contexts = {
             text: asyncio.run(symbolic(text, "hitom")).context
             for text in {item.source for item in items}
         }
-        with_model(server, items, contexts, store, *((3, 30) if quick else (12, math.inf)))
+        with_model(server, items, contexts, *((3, 30) if quick else (12, math.inf)))
     without_model(items)
 
 

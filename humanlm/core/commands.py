@@ -53,7 +53,7 @@ COMMANDS = {
         "humanlm.tom.runs:run_command", "a Theory-of-Mind question set: eval tom hitom", _AGAIN
     ),
     "eval contexts": _Command(
-        "humanlm.tom.contexts:quality_command", "social contexts beside references", _AGAIN
+        "humanlm.social.quality:quality_command", "social contexts beside references", _AGAIN
     ),
     "eval parsers": _Command(
         "humanlm.social.recipe:evaluate_main", "parsers of social contexts beside the simulator"
@@ -79,10 +79,10 @@ COMMANDS = {
         "humanlm.classmate.tasks:prepare_command", "questions of public sets (Classmate CoT)"
     ),
     "data stories": _Command(
-        "humanlm.tom.contexts:generate_command", "stories with questions and exact contexts"
+        "humanlm.social.generation:generate_command", "stories with questions and exact contexts"
     ),
     "data contexts": _Command(
-        "humanlm.tom.contexts:contexts_command", "social contexts of texts", _AGAIN
+        "humanlm.tom.runs:contexts_command", "social contexts of texts", _AGAIN
     ),
     "data parser": _Command(
         "humanlm.social.recipe:data_main", "training sets of stories and contexts, for parsers"

@@ -9,7 +9,7 @@ from humanlm.social.parsing import _LLMParser, parser
 from humanlm.social.recipe import (
     FRAMES,
     METRICS,
-    _AllSeeing,
+    _all_seeing,
     _fresh_pairs,
     _pieces,
     _vocabulary,
@@ -48,7 +48,7 @@ def means(rows):
 
 
 def test_the_exact_parser_is_perfect_and_the_careless_one_is_not():
-    exactly, careless = (means(examine(p, PAIRS)) for p in (parser("symbolic"), _AllSeeing()))
+    exactly, careless = (means(examine(p, PAIRS)) for p in (parser("symbolic"), _all_seeing))
     assert [exactly[name] for name in METRICS] == [1, 0, 1, 1, 1, 1, 1, 1]
     assert careless["recall"] == 1 and careless["precision"] < 0.8
     assert careless["memory"] < 0.9 and careless["false_belief"] == 0

@@ -10,7 +10,7 @@ from humanlm.evaluation.measured import results
 from humanlm.social.answers import to_context
 from humanlm.social.generation import generate
 from humanlm.social.memories import memories
-from humanlm.social.parsing import SymbolicParser, _LLMParser, _StoredParser, parser
+from humanlm.social.parsing import SymbolicParser, _LLMParser, parser
 from humanlm.social.quality import evaluate_folders
 from humanlm.social.requests import EXAMPLES, RULES, STYLES, _strangers, parse_prompt
 from humanlm.social.violations import violations
@@ -152,17 +152,6 @@ def test_names_are_found_in_other_spellings_and_no_others(name, there):
         )
         == []
     ) == there
-
-
-# ---- keeping contexts
-
-
-def test_failures_are_never_stored(tmp_path):
-    client = ScriptedClient(["no", "no", RECORD])
-    kept = _StoredParser(_LLMParser(client), tmp_path)
-    first, second, third = run(kept(STORY)), run(kept(STORY)), run(kept(STORY))
-    assert [bool(each.context) for each in (first, second, third)] == [False, True, True]
-    assert len(client.requests) == 3 and len(list(tmp_path.glob("*.json"))) == 1
 
 
 # ---- the next step
