@@ -4,20 +4,18 @@
 
 # %% auto #0
 __all__ = ['NAME', 'EngineError', 'Order', 'LoopExchange', 'RolloutLoop', 'joined', 'WeightSender', 'take_weights', 'LoopPolicy',
-           'take_step', 'step_numbers', 'loop_results', 'take_checkpoint']
+           'take_step', 'loop_results']
 
 # %% ../../nbs/engines/03_exchange.ipynb #exported-imports
 import asyncio
 import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
 from ..core.basics import HumanLMError, shorten
 from ..core.trajectory import Trajectory
-from ..models.checkpoints import has_adapter
 from ..models.generation import Completion
 from ..training.method import Batch, Method
 from ..training.policies import ModelPolicy, RolloutError, row_seeds
@@ -271,7 +269,8 @@ async def take_step(
     credit, numbers = _signal(method, batch, further) if method.signal else (credit, {})
     if not method.critic:
         batch = batch._replace(trajectories=written_down(done, credit, further, mask.shape))
-    return batch, credit.float(), {name: float(value) for name, value in numbers.items()}
+    numbers = {name: float(value) for name, value in numbers.items()}
+    return batch, credit.float(), _step_numbers(method, batch) | numbers
 
 
 def _padded(rows):
@@ -297,7 +296,7 @@ def _signal(method, batch, further):
     return signal if isinstance(signal, tuple) else (signal, {})
 
 
-def step_numbers(method: Method, batch: Batch) -> dict[str, float]:
+def _step_numbers(method: Method, batch: Batch) -> dict[str, float]:
     "Measure a step as the other engine does, and let the memory of the method learn"
     numbers = {}
     if method.reward:
@@ -331,43 +330,3 @@ def loop_results(
 
     pairs = zip(trajectories, advantages.tolist(), strict=True)
     return [result(t, advantage) for t, advantage in pairs]
-
-# %% ../../nbs/engines/03_exchange.ipynb #take-checkpoint
-def take_checkpoint(model: Any, folder: Path) -> None:
-    "Put the weights of a checkpoint into a model; `EngineError` where it is of another one"
-    from transformers import AutoModelForCausalLM
-
-    if has_adapter(model):
-        weights = _adapter_of(folder)
-    else:
-        trained = AutoModelForCausalLM.from_pretrained(
-            folder / "huggingface", dtype=model.dtype, trust_remote_code=False
-        )
-        weights = trained.state_dict()
-    if foreign := take_weights(model, weights):
-        raise EngineError(f"{folder} is of another model: {shorten(foreign, 200)}.")
-
-
-def _adapter_of(
-    folder: Path,  # of a checkpoint of verl
-) -> dict[str, Any]:  # name → tensor, as peft names them in files
-    "Put the parts of an adapter together that processes have written"
-    import torch
-
-    files = sorted(
-        folder.glob("model_world_size_*_rank_*.pt"),
-        key=lambda file: int(file.stem.rpartition("_")[2]),
-    )
-    parts = [torch.load(file, weights_only=False, map_location="cpu") for file in files]
-    return {
-        name.replace(".default", ""): _whole([part[name] for part in parts]) for name in parts[0]
-    }
-
-
-def _whole(parts):
-    "Join the parts of a tensor along the dimension by which it was split"
-    import torch
-
-    cut = [place.dim for place in getattr(parts[0], "placements", ()) if place.is_shard()]
-    held = [getattr(part, "_local_tensor", part) for part in parts]
-    return torch.cat(held, cut[0]) if cut else held[0]

@@ -178,8 +178,6 @@ def _hydra_value(value: Any) -> str:
         return to_json(value)
     if re.fullmatch(r"[A-Za-z/][\w./-]*", value, re.ASCII) and value.lower() not in words:
         return value
-    if re.search(r"[\\\"]|\$\{", value):
-        raise ConfigError(f'Hydra cannot read {value}. Name a folder without \\, " and ${{.')
     return f'"{value}"'
 
 # %% ../../nbs/engines/01_settings.ipynb #overrides

@@ -40,9 +40,8 @@ from humanlm.engines.exchange import (
     LoopPolicy,
     Order,
     loop_results,
-    step_numbers,
-    take_checkpoint,
     take_step,
+    take_weights,
 )
 from humanlm.engines.settings import (
     WANTED,
@@ -58,30 +57,23 @@ from ..training.run import Run, updates
 from ..training.shares import COUNTS
 
 # %% ../../nbs/75_engines.ipynb #check_versions
-def _lacking(
-    package: str,
-    wanted: str,  # what its version begins with, as in 2.
-) -> str:  # empty: it will do
-    "Say which package is needed, and what is here instead"
+def _installed(package: str) -> str:
+    "Return the version of a package; empty if it is not installed"
     try:
-        installed = version(package)
+        return version(package)
     except PackageNotFoundError:
-        installed = ""
-    if installed.startswith(wanted):
         return ""
-    instead = f"and {installed} is installed" if installed else "which is not installed"
-    return f"{package} {wanted}x, {instead}"
 
 
 def _check_packages(v: VerlConfig) -> None:
-    "Raise where verl, what it needs or the package that writes is missing or of another version"
-    missing = next(filter(None, (_lacking(name, wanted) for name, wanted in WANTED.items())), "")
+    "Raise `ConfigError` if a package of verl or the one that writes is missing or another version"
+    missing = [f"{n} {has}x" for n, has in WANTED.items() if not _installed(n).startswith(has)]
     if v.device == "cuda" and find_spec("vllm") is None:
-        missing = missing or "vllm"
+        missing.append("vllm")
     if missing:
         raise ConfigError(
-            f"run.engine verl with verl.device {v.device} needs {missing}. Make an environment "
-            "as the head of constraints-verl.txt says, or leave run.engine out."
+            f"run.engine verl with verl.device {v.device} needs {', '.join(missing)}. Make an "
+            "environment as the head of constraints-verl.txt says, or leave run.engine out."
         )
 
 
@@ -90,31 +82,14 @@ def _follower(method: Method) -> Callable[[Any], None] | None:
     follows = getattr(method.memory, "follows", True)
     return getattr(method.memory, "follow", None) if follows else None
 
-
-def _check_method(method: Method) -> None:
-    "Raise where a method needs what verl's processes do not tell"
-    if method.loss:
-        raise ConfigError(
-            "This method has a loss of its own, over the whole vocabulary, which verl's processes "
-            "do not show. Take --sdpo.form sampled, or leave run.engine out."
-        )
-    if _follower(method) and not method.reads:
-        raise ConfigError(
-            "This method's memory follows the weights. Make it as Method(..., reads=True), so "
-            "that verl hands them on."
-        )
-
 # %% ../../nbs/75_engines.ipynb #check_verl
-def _has_critic(s: Settings) -> bool:
-    return any(getattr(group, "estimator", None) == "gae" for group in s.groups.values())
-
-
 def _check_verl(s: Settings) -> None:
     "Raise for settings that this engine does not follow"
     v, m, sdpo = s.verl, s.model, s.groups.get("sdpo")
     offline = "offline" in s.run.methods
     whole = sdpo is not None and (not sdpo.is_sampled or (sdpo.form is None and offline))
     ema = getattr(sdpo, "teacher", "") == "ema"
+    critic = any(getattr(group, "estimator", None) == "gae" for group in s.groups.values())
     require_all(
         lambda: trainer_options(s.trainer),
         lambda: require(
@@ -129,7 +104,7 @@ def _check_verl(s: Settings) -> None:
         lambda: require(
             "model",
             (
-                not m.lora_rank or not (s.trainer.get("beta") or _has_critic(s)),
+                not m.lora_rank or not (s.trainer.get("beta") or critic),
                 "lora_rank: with an adapter verl has no reference of the stage's start and no "
                 "critic. Give --trainer.beta 0, or leave one of them out",
             ),
@@ -185,16 +160,19 @@ class _Leader:
         if self.policy.step and (follow := _follower(self.method)):
             follow(self.policy.model)
         rows = [self.rows[n] for n in numbers]
-        batch, advantages, signal = await take_step(self.method, rows, self.policy)
+        batch, advantages, self.logged = await take_step(self.method, rows, self.policy)
         done = batch.trajectories
         file = f"step-{self.policy.step:06d}-0.parquet"
         save_trajectories(self.run.folder / "trajectories" / self.stage / file, done)
-        self.logged = step_numbers(self.method, batch) | signal
         if _is_spent(self.run, self.stage, self.policy.step, self.logged):
             await self.policy.exchange.want.remote(True)  # the next weights are the last
         if (self.policy.step + 1) % self.job.save_every(self.run.settings) == 0:
             _remember(self.method, self.job, self.policy.step + 1)
-        return await _hand_out(self.policy, loops, loop_results(done, advantages))
+        while not self.policy.idle.empty():
+            self.policy.idle.get_nowait()
+        results = zip(loops, loop_results(done, advantages), strict=True)
+        await self.policy.exchange.tell.remote({loop: Order(result=r) for loop, r in results})
+        return True
 
     def tell(self, event: str, **more: Any) -> None:
         "Tell those who watch, as a trainer of transformers would"
@@ -231,20 +209,6 @@ def _remember(method: Method, job: Job, step: int) -> None:
         for old in sorted(file.parent.iterdir())[:-2]:
             old.unlink()
 
-# %% ../../nbs/75_engines.ipynb #keep-best
-def _checkpoint(job, step):
-    return Path(job.out) / f"global_step_{step}" / "actor"
-
-
-async def _hand_out(policy: LoopPolicy, loops: Sequence[str], results: Sequence[dict]) -> bool:
-    "Give loops what they hand to verl"
-    while not policy.idle.empty():
-        policy.idle.get_nowait()
-    await policy.exchange.tell.remote(
-        {loop: Order(result=result) for loop, result in zip(loops, results, strict=True)}
-    )
-    return True
-
 # %% ../../nbs/75_engines.ipynb #verl_numbers
 MEASURED = {
     "actor/pg_loss": "loss",
@@ -276,6 +240,46 @@ def _is_spent(run: Run, stage: str, steps: int, more: Mapping[str, float] = {}) 
     lines = {row["step"]: row for row in rows if row.get("stage") == stage and row["step"] <= steps}
     tokens = sum(row.get(name, 0) for row in (*lines.values(), more) for name in COUNTS)
     return bool(budget) and tokens >= budget
+
+# %% ../../nbs/75_engines.ipynb #take-checkpoint
+def _take_checkpoint(model: Any, folder: Path) -> None:
+    "Put the weights of a checkpoint into a model; `EngineError` where it is of another one"
+    from transformers import AutoModelForCausalLM
+
+    if has_adapter(model):
+        weights = _adapter_of(folder)
+    else:
+        trained = AutoModelForCausalLM.from_pretrained(
+            folder / "huggingface", dtype=model.dtype, trust_remote_code=False
+        )
+        weights = trained.state_dict()
+    if foreign := take_weights(model, weights):
+        raise EngineError(f"{folder} is of another model: {shorten(foreign, 200)}.")
+
+
+def _adapter_of(
+    folder: Path,  # of a checkpoint of verl
+) -> dict[str, Any]:  # name → tensor, as peft names them in files
+    "Put the parts of an adapter together that processes have written"
+    import torch
+
+    files = sorted(
+        folder.glob("model_world_size_*_rank_*.pt"),
+        key=lambda file: int(file.stem.rpartition("_")[2]),
+    )
+    parts = [torch.load(file, weights_only=False, map_location="cpu") for file in files]
+    return {
+        name.replace(".default", ""): _whole([part[name] for part in parts]) for name in parts[0]
+    }
+
+
+def _whole(parts):
+    "Join the parts of a tensor along the dimension by which it was split"
+    import torch
+
+    cut = [place.dim for place in getattr(parts[0], "placements", ()) if place.is_shard()]
+    held = [getattr(part, "_local_tensor", part) for part in parts]
+    return torch.cat(held, cut[0]) if cut else held[0]
 
 # %% ../../nbs/75_engines.ipynb #train
 async def _trained(ray: Any, config: Any, leader: _Leader) -> bool:
@@ -358,24 +362,6 @@ def _write_rows(path, numbers):
         ]
     ).to_parquet(path)
 
-# %% ../../nbs/75_engines.ipynb #engine-plans
-def _check_all(s):
-    "Check settings; where a run is to start, also versions, machines, and verl's own checks"
-    v, count, folder = s.verl, process_count(), s.run.name or "run"
-    _check_verl(s)
-    out = (Path(s.run.out) / folder).resolve() / "checkpoints" / "METHOD"
-    lines = overrides(s, Job.planned(s, out, s.model.name))
-    if s.dry_run:
-        return
-    require_all(
-        lambda: _check_packages(v),
-        lambda: _require_gpu(v),
-        lambda: require(
-            "run", (count == 1, f"engine verl starts its own processes; accelerate started {count}")
-        ),
-    )
-    composed(lines)
-
 # %% ../../nbs/75_engines.ipynb #VerlEngine
 class _VerlEngine:
     "Steps taken by verl, on Ray"
@@ -383,19 +369,32 @@ class _VerlEngine:
     groups = {"verl": VerlConfig}
 
     def check(self, s: Settings) -> None:
-        _check_all(s)
+        "Check settings; if a run is to start, also packages, GPUs and verl's own checks"
+        v, count, folder = s.verl, process_count(), s.run.name or "run"
+        _check_verl(s)
+        out = (Path(s.run.out) / folder).resolve() / "checkpoints" / "METHOD"
+        lines = overrides(s, Job.planned(s, out, s.model.name))
+        if s.dry_run:
+            return
+        require_all(
+            lambda: _check_packages(v),
+            lambda: _require_gpu(v),
+            lambda: require(
+                "run",
+                (count == 1, f"engine verl starts its own processes; accelerate started {count}"),
+            ),
+        )
+        composed(lines)
 
     def processes(self, s: Settings) -> int:
-        v = s.verl
-        return v.nodes * v.gpus
+        return s.verl.nodes * s.verl.gpus
 
     def plan(self, s: Settings) -> list[str]:
         "Say what the engine would do, and what verl would be told"
-        v, needs = s.verl, [f"{n} {WANTED[n]}x" for n in WANTED]
+        v = s.verl
         return [
             f"engine              verl: {v.nodes} x {v.gpus} {v.device}; supervised steps by "
-            "TRL in one process; the run needs "
-            f"{', '.join(needs)}",
+            "TRL in one process",
             "verl would be told",
             *(f"  {line}" for line in overrides(s, Job.planned(s))),
         ]
@@ -412,14 +411,18 @@ class _VerlEngine:
     ) -> None:
         "Train a model in place on rows in training order: where verl has not yet, it does"
         s, out = run.settings, run.checkpoints(stage).resolve()
-        _check_method(method)
+        if method.loss:
+            raise ConfigError(
+                "This method has a loss of its own over the whole vocabulary, which verl does not "
+                "show. Take --sdpo.form sampled, or leave run.engine out."
+            )
         steps = math.ceil(len(rows) // s.rollout.num_prompts / updates(s))
         job = Job.of(stage, out, tokens, steps)._replace(critic=method.critic)
         if has_adapter(model):
             adapter = model.peft_config["default"]
             job = job._replace(base=adapter.base_model_name_or_path, rank=adapter.r)
         if _newest_step(job.out) >= steps or self.train(run, model, tokenizer, method, rows, job):
-            take_checkpoint(_stored(model), _checkpoint(job, steps))
+            _take_checkpoint(_stored(model), out / f"global_step_{steps}" / "actor")
 
     def train(
         self,
@@ -444,7 +447,7 @@ class _VerlEngine:
         _write_rows(Path(job.rows), range(job.steps * s.rollout.num_prompts))
         lines = overrides(s, job)
         atomic_write(home / f"{job.name}.overrides", "\n".join(lines) + "\n")
-        ends, reads = end_ids(tokenizer, model), method.reads
+        ends, reads = end_ids(tokenizer, model), method.reads or bool(_follower(method))
         policy = LoopPolicy(
             _set_aside(model, s, reads), tokenizer, ends, s, v.device == "cpu", reads
         )

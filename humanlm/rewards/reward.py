@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from ..clients.limits import in_turn
 from ..core.basics import ConfigError, DataError, near_miss, require, shorten
-from ..core.plugins import is_plugin, load_plugin
+from ..core.plugins import load_plugin
 from ..core.records import Example
 from ..core.stats import known_mean
 from ..core.trajectory import Score, Trajectory
@@ -72,10 +72,6 @@ class RewardConfig:
             (
                 0 <= self.reply_loss < math.inf or self.reply_loss == -1,
                 f"reply_loss must be 0 or more, or -1, got {self.reply_loss}",
-            ),
-            (
-                not self.extra or is_plugin(self.extra),
-                f"extra must be module:name, got {shorten(self.extra)!r}",
             ),
         )
 
@@ -262,14 +258,13 @@ class AlignmentReward:
         requests: Mapping[str, JudgeRequest],  # row_id → question, as `requests_by_row` makes them
         config: RewardConfig = RewardConfig(),
         levels: Sequence[str] | None = None,  # rewarded in all; None = the one asked for
-        extra: Callable[[Sequence[Trajectory]], Any]
-        | None = None,  # B → B numbers; None = the settings'
+        extra: Callable[[Sequence[Trajectory]], Any] | None = None,  # as `own_reward` returns it
         composed: bool = False,  # whether following a composed thought is rewarded too
         **judging: Any,  # further arguments of `_judge_trajectories`
     ):
         self.judge, self.requests = judge, requests
         self.judging: dict[str, Any] = judging | {"levels": levels}
-        self.extra: Any = own_reward(config, extra)
+        self.extra: Any = extra
         weights = {"alignment": 1.0}
         weights |= {"reading": config.reading} if composed and config.reading else {}
         weights |= {"extra": config.extra_weight} if self.extra else {}
@@ -280,8 +275,10 @@ class AlignmentReward:
         trajectories: Sequence[Trajectory],  # B of them, in any order
     ) -> _RewardResult:
         "Score a batch"
-        trajectories = await self.judged(trajectories)
-        columns = [await self.column(name, trajectories) for name in self.names]
+        trajectories = await _judge_trajectories(
+            trajectories, self.judge, self.requests, **self.judging
+        )
+        columns = [await self._column(name, trajectories) for name in self.names]
         values = np.array(columns, float).reshape(len(self.names), -1).T
         filled = [
             replace(t, rewards=t.rewards | dict(zip(self.names, row.tolist())))
@@ -289,12 +286,8 @@ class AlignmentReward:
         ]
         return _RewardResult(values, filled)
 
-    async def judged(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-        "Score a batch by the judge"
-        return await _judge_trajectories(trajectories, self.judge, self.requests, **self.judging)
-
-    async def column(self, name: str, trajectories: Sequence[Trajectory]) -> Sequence[float]:
-        "Compute one component of judged trajectories; nan = no score"
+    async def _column(self, name, trajectories):
+        "Return one component of judged trajectories; nan = no score"
         if name == "extra":
             return await self._extra_values(trajectories)
         if name == "reading":
