@@ -57,6 +57,18 @@ def gguf_file(
     return files[0]
 
 # %% ../../nbs/models/04_checkpoints.ipynb #gguf_folder
+def _attempt(where, what, load):
+    "Return what `load` returns; `ModelError` says what failed and what to do"
+    try:
+        return load()
+    except Exception as e:
+        fault = f"Cannot load the {what} of {where}: {type(e).__name__}: {shorten(e, 160)}"
+        hint = "Check the spelling, the network, and whether it needs a login."
+        if Path(where).is_dir():
+            hint = "It may be broken or truncated: take an earlier one, or save it again."
+        raise ModelError(f"{fault.rstrip('.')}. {hint}") from e
+
+
 def _gguf_folder(
     file: Path,  # weights, tokenizer and chat template
 ) -> Path:  # a folder as `save_model` writes it
@@ -189,7 +201,7 @@ _HUB_NAME = re.compile(r"(?!.*(?:--|\.\.))(?:\w[\w.-]*/)?\w[\w.-]*", re.A)
 def in_slices(
     folder: str | Path,  # of a checkpoint, or anything else
 ) -> bool:
-    "Return whether a checkpoint was written by several processes (FSDP), each a slice of its weights"
+    "Return whether several processes (FSDP) have written a checkpoint, each a slice of weights"
     return (Path(folder) / _SLICES / ".metadata").is_file()
 
 
@@ -220,18 +232,6 @@ def is_planned(name: str) -> bool:
     "Return whether a path RUN/models/NAME is that of a run that has not begun"
     folder = Path(name).expanduser().parent
     return folder.name == "models" and not folder.parent.exists()
-
-
-def _attempt(where, what, load):
-    "Return what `load` returns; `ModelError` says what failed and what to do"
-    try:
-        return load()
-    except Exception as e:
-        fault = f"Cannot load the {what} of {where}: {type(e).__name__}: {shorten(e, 160)}"
-        hint = "Check the spelling, the network, and whether it needs a login."
-        if Path(where).is_dir():
-            hint = "It may be broken or truncated: take an earlier one, or save it again."
-        raise ModelError(f"{fault.rstrip('.')}. {hint}") from e
 
 # %% ../../nbs/models/04_checkpoints.ipynb #_ADAPTER
 def adapter_base(

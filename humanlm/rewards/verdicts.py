@@ -269,7 +269,8 @@ class _Verdict:
     reason: Any = None
 
     def value(self, points: int) -> float:
-        "Return the mean match minus the penalty, at least 0; ValueError if a number is impossible"
+        """Return the mean match minus the penalty, at least 0: HumanLM, section 3.2, a soft form of
+        its Eq. 1. `ValueError` if a number is impossible."""
         numbers = [*self.matches, self.penalty] if self.matches else [self.score]
         valid = [n for n in numbers if n is not None and 0 <= n <= 1]
         if len(valid) < len(numbers):
