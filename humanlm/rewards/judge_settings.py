@@ -22,7 +22,7 @@ from ..hierarchy.levels import HIERARCHY, Hierarchy
 from ..models.settings import ChatConfig, estimate
 from .judges import EmbedJudge, OracleJudge, RuleJudge
 from .scoring import Judge, JudgeRequest
-from .verdicts import CHARS_PER_TOKEN, LLMJudge, judge_chat, split_request
+from .verdicts import CHARS_PER_TOKEN, LLMJudge, judge_chat
 from ..worlds.mini import SyntheticWorld
 
 # %% ../../nbs/rewards/08_judge_settings.ipynb #judges
@@ -214,7 +214,7 @@ def judging_plan(
     lines = [f"{name:<12}{config.model}: about {questions:,} questions in {what}"]
     if config.is_rule(config.model):
         return [*lines, "cost        none: this judge calls no chat model"]
-    parts = [part for r in samples for part in split_request(r, config.protocol)]
+    parts = [part for r in samples for part in r.parts(config.protocol)]
     texts = [m["content"] for part in parts for m in judge_chat(part, hierarchy)[0].messages]
     written = _VERDICT_TOKENS * sum(len(r.candidates) * len(r.asked) for r in samples)
     read, each = sum(map(len, texts)) // CHARS_PER_TOKEN, questions / max(1, len(samples))

@@ -35,9 +35,7 @@ class _SingleJudge:
     async def __call__(self, request: JudgeRequest) -> list[Score]:
         return [self.score(id, text, request) for id, text in request.candidates.items()]
 
-    def score(self, id: str, text: str, request: JudgeRequest) -> Score:
-        "Return the score of one candidate"
-        ...
+    score: Callable[[str, str, JudgeRequest], Score]  # of a candidate's id and text
 
 
 class OracleJudge(_SingleJudge):

@@ -55,6 +55,15 @@ class JudgeRequest:
         "The levels of the question"
         return self.levels or (self.level,)
 
+    def parts(
+        self,
+        protocol: str = "group",  # group: one question for all; single: one for each candidate
+    ) -> list["JudgeRequest"]:
+        "Return the requests that are asked one by one"
+        if protocol == "group":
+            return [self]
+        return [replace(self, candidates={id: text}) for id, text in self.candidates.items()]
+
 # %% ../../nbs/rewards/03_scoring.ipynb #Judge
 class Judge(Protocol):
     "The interface of a judge: an awaited call returns a score per candidate, in any order"
