@@ -51,7 +51,7 @@ PEOPLE = "people"  # an adapter of it that comes with this package
 # %% ../../nbs/models/01_config.ipynb #ModelConfig
 @dataclass(frozen=True)
 class ModelConfig:
-    "Which model to train or ask, and how it reads a conversation"
+    "The model to train or ask, and the form of its prompts"
 
     name: str = "tiny"
     """tiny = built on the spot; pocket = SmolLM2-135M-Instruct from the package index; people = an
@@ -61,8 +61,8 @@ class ModelConfig:
     """humanlm, qwen2.5, llama3 (named speakers), wildchat (roles swapped), llama3-nameless, chatml
     (an assistant), or own = the model's own one; empty: humanlm for tiny, own for others"""
     dtype: str = "float32"
-    """number format of the weights of a model that nothing trains (asked, tested, served): float32,
-    bfloat16 or float16; weights in training are float32, and this says in what it computes"""
+    """number format: float32, bfloat16 or float16. A model in training keeps float32 weights and
+    computes in this format; any other model has weights of this format"""
     max_prompt_tokens: int = 1024
     """longest prompt, in tokens; older context is dropped to fit"""
     threads: int = -1
@@ -99,7 +99,6 @@ class ModelConfig:
                 object.__setattr__(self, name, value)
         require(
             "model",
-            (bool(self.name), "name is empty: give tiny, a folder, or a model of the Hub."),
             (
                 self.template in TEMPLATES,
                 f"template is {self.template!r}.{near_miss(self.template, TEMPLATES)}",

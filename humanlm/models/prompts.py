@@ -205,11 +205,7 @@ def _rendered(tokenizer, shape, speaker, thinking, opens):
 
 def always_thinks(tokenizer: "PreTrainedTokenizerFast") -> bool:
     "Return whether the chat template opens a thought even if none is wanted"
-    frames = renderer(tokenizer).frames
-    if "always" not in frames:
-        text = _applied(tokenizer, (("user", False),), False, False, True)
-        frames["always"] = bool(left_open(text))
-    return frames["always"]
+    return bool(left_open(_applied(tokenizer, (("user", False),), False, False, True)))
 
 # %% ../../nbs/models/02_prompts.ipynb #Segment
 class _Segment(NamedTuple):

@@ -28,14 +28,14 @@ class ClientConfig:
     base_url: str | None = None
     "Address of the server of a vllm/NAME model, ending in /v1."
     concurrency: int = 16
-    "Questions under way at once."
+    "Number of questions that are under way at once."
     cache: str = ""
-    "Folder that keeps the answers of chat models for all runs. Empty: none."
+    "Folder in which answers of chat models are cached for all runs. Empty: no cache."
     budget: float | None = None
-    """US dollars that this group may spend in all; nothing is asked that could cost more. All
-    starts of a run, comparison or build share it; each run of an experiment and each way of
-    tom.mode has its own, and a command without a folder has it for one start. Prices that are
-    not listed: a YAML file, named in HUMANLM_PRICES."""
+    """Most US dollars that this group may spend; no question is asked that could exceed it. All
+    starts of a run, comparison or build share it. Each run of an experiment and each mode of
+    tom.mode has its own, and so has each start of a command without a folder. HUMANLM_PRICES may
+    name a YAML file of further prices."""
 
     group: ClassVar[str] = "model"  # of settings, for messages
     rules: ClassVar[Collection[str]] = ()  # names that stand for no chat model
@@ -113,9 +113,9 @@ class ChatConfig(ClientConfig):
     """A chat model: openai/gpt-5-mini, anthropic/claude-haiku-4-5, vllm/NAME, hf/NAME-or-folder,
     scripted/NAME; or a rule."""
     temperature: float | None = field(default=None, kw_only=True)
-    "Of the chat model. null: the provider's default; some models accept only that."
+    "Temperature of the chat model. null: the provider's default; some models accept only that."
     max_tokens: int = field(default=4096, kw_only=True)
-    "Longest answer of a chat model, hidden reasoning included."
+    "Longest answer of a chat model in tokens, hidden reasoning included."
 
     above_0: ClassVar[tuple[str, ...]] = (*ClientConfig.above_0, "max_tokens")
 

@@ -70,12 +70,12 @@ class JudgeConfig(ChatConfig):
     model: str = "oracle"
     """oracle (synthetic world only), rule, embed (the small offline model), embed/NAME (one of
     the Hub, or a folder), module:name (your own), or a chat model: openai/gpt-5-mini,
-    anthropic/claude-haiku-4-5, vllm/NAME, hf/NAME-or-folder. likelihood: nobody; states and
-    thoughts are paid by how much likelier they make the real reply."""
+    anthropic/claude-haiku-4-5, vllm/NAME, hf/NAME-or-folder. likelihood: no judge; states
+    and thoughts are rewarded by how much more likely they make the real reply."""
     rubric: str = ""
     "Further instructions to a chat model."
     reader: str = "frozen"
-    """With likelihood, who finds the reply likely: frozen (the cold start) or live (the policy)."""
+    """With likelihood, the model that reads: frozen (the cold start) or live (the policy)."""
 
     group: ClassVar[str] = "judge"  # of settings, for messages
     protocol: ClassVar[str] = "group"  # a chat model sees all candidates of a group at once
