@@ -3450,6 +3450,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                             'humanlm/rewards/reward.py'),
                                         'humanlm.rewards.reward.AlignmentReward._extra_values': ( 'rewards.html#alignmentreward._extra_values',
                                                                                                   'humanlm/rewards/reward.py'),
+                                        'humanlm.rewards.reward.AlignmentReward.judged': ( 'rewards.html#alignmentreward.judged',
+                                                                                           'humanlm/rewards/reward.py'),
                                         'humanlm.rewards.reward.RewardConfig': ('rewards.html#rewardconfig', 'humanlm/rewards/reward.py'),
                                         'humanlm.rewards.reward.RewardConfig.__post_init__': ( 'rewards.html#rewardconfig.__post_init__',
                                                                                                'humanlm/rewards/reward.py'),

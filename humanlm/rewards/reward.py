@@ -275,9 +275,7 @@ class AlignmentReward:
         trajectories: Sequence[Trajectory],  # B of them, in any order
     ) -> _RewardResult:
         "Return the values and the scored trajectories of a batch"
-        trajectories = await _judge_trajectories(
-            trajectories, self.judge, self.requests, **self.judging
-        )
+        trajectories = await self.judged(trajectories)
         columns = [await self._column(name, trajectories) for name in self.names]
         values = np.array(columns, float).reshape(len(self.names), -1).T
         filled = [
@@ -285,6 +283,10 @@ class AlignmentReward:
             for t, row in zip(trajectories, values)
         ]
         return _RewardResult(values, filled)
+
+    async def judged(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+        "Return a batch with the scores of the judge"
+        return await _judge_trajectories(trajectories, self.judge, self.requests, **self.judging)
 
     async def _column(self, name, trajectories):
         "Return one component of judged trajectories; nan = no score"
