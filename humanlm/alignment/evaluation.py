@@ -41,7 +41,7 @@ from humanlm.rewards.scoring import (
     format_score,
     score_aspects,
 )
-from ..rewards.texts import check_text_metric, is_text_metric, text_scores
+from ..rewards.texts import is_text_metric, text_scores
 from ..training.policies import ChatPolicy, ModelPolicy, Policy
 from ..training.rollouts import single_turn
 from ..worlds.oracle import predictor_texts
@@ -74,7 +74,7 @@ class EvalConfig:
 
     def __post_init__(self):
         for name in self.texts:
-            check_text_metric(name)
+            text_scores(name, [], [])  # an unknown name is an error
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #ask
 async def _ask(

@@ -1,6 +1,6 @@
 """Weights and prompts: build or load a model, write with it, score what was written.
 
-Chat models of providers are in the room `clients`, which asks models of this process too."""
+Chat models of providers are in `humanlm.clients`, which can also ask a model in this process."""
 from typing import TYPE_CHECKING
 
 from ..core.plugins import lazy_names

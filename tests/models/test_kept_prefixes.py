@@ -6,7 +6,7 @@ import random
 import pytest
 import torch
 
-from humanlm.models.checkpoints import make_model
+from humanlm.models.checkpoints import LoadedModel, make_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.generation import Prefixes, generate
 
@@ -20,10 +20,11 @@ TEXTS = [
 @pytest.fixture(scope="module", params=[2, 1], ids=["all heads", "grouped heads"])
 def made(request):
     torch.set_num_threads(1)
-    return make_model(
-        ModelConfig(vocab=360, hidden=32, heads=2, kv_heads=request.param, mlp=48, init_sd=0.3),
-        TEXTS,
+    model, tokenizer = make_model(
+        ModelConfig(vocab=360, hidden=32, heads=2, kv_heads=request.param, mlp=48), TEXTS
     )
+    model.get_input_embeddings().weight.data.mul_(5)  # so that tokens differ in probability
+    return LoadedModel(model, tokenizer)
 
 
 def dialogue(made, prefixes, case, turns=4, rows=6, **options):

@@ -222,8 +222,7 @@ def test_a_context_never_exceeds_its_budget_and_keeps_its_ends(messages, budget)
 
 def expected(raws):
     "What verdicts about one candidate must give: a value, or None for a failure"
-    values = {v["matches"][0] for v in raws}
-    return values.pop() if len(values) == 1 else None
+    return raws[0]["matches"][0] if len(raws) == 1 else None
 
 
 @settings(max_examples=50, deadline=None)

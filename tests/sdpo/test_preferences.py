@@ -16,7 +16,7 @@ from humanlm.models.config import ModelConfig
 from humanlm.sdpo.preferences import _PairJudge
 
 SHAPE = ModelConfig(
-    vocab=400, hidden=32, heads=2, kv_heads=2, head_dim=16, mlp=64, template="chatml", init_sd=0.3
+    vocab=400, hidden=32, heads=2, kv_heads=2, head_dim=16, mlp=64, template="chatml"
 )
 TEXTS = [
     "Where can I leave my bike? It is behind the house, out back near the gate.",

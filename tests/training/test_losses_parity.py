@@ -32,9 +32,10 @@ def trainers(tmp_path_factory):
 
     torch.set_num_threads(1)
     made = make_model(
-        ModelConfig(vocab=340, hidden=32, heads=2, kv_heads=2, mlp=64, init_sd=0.25),
+        ModelConfig(vocab=340, hidden=32, heads=2, kv_heads=2, mlp=64),
         ["a word or two of text"] * 2,
     )
+    made.model.get_input_embeddings().weight.data.mul_(4)  # so that tokens differ in probability
     rows, folder = (
         Dataset.from_dict({"prompt": ["a"] * 2, "privileged_context": ["b"] * 2}),
         tmp_path_factory.mktemp("trl"),
