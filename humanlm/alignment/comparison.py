@@ -12,14 +12,13 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from .evaluation import BESIDE, METRICS, load_evaluations, texts_beside
+from .evaluation import BESIDE, texts_beside
 from .modes import settings_of
-from .recipe import AlignmentWork, Candidate, recipe
-from .sections import SECTIONS, evaluations
+from .recipe import AlignmentWork, recipe
+from .sections import SECTIONS
 from ..clients.ledger import Ledger
 from ..clients.names import is_chat_model
 from humanlm.core.basics import (
@@ -35,16 +34,15 @@ from humanlm.core.basics import (
 from ..core.config import Settings, read_yaml
 from ..core.grammar import cut_line, parse
 from ..core.html import aligned
-from ..core.records import Example, load_examples
-from ..core.runs import CHARGES, alone, open_run, read_record, run_record, save_record
+from ..core.records import Example
+from ..core.runs import CHARGES, alone, open_run, read_record
 from ..data.dataset import data_fingerprint, dataset_card
 from ..evaluation.answering import Contestant, run_of
 from ..evaluation.measured import ALL, Results, paired_table, results, save_results
 from ..evaluation.report import RunFolder, report_html
 from ..hierarchy.prompts import THINKING
 from ..rewards.judge_settings import RUBRIC, judges_record, make_judge, settle_judges
-from ..training.run import Run, groups_of, keep_memory, quiet_libraries, run_setting
-from ..worlds.mini import make_world
+from ..training.run import Run, groups_of, keep_memory, quiet_libraries, record, run_setting
 from ..worlds.sources import load_data
 
 # %% ../../nbs/alignment/61_comparison.ipynb #read_settings
@@ -80,25 +78,20 @@ class _System(NamedTuple):
     run: Path | None = None  # the run it belongs to
     method: str = ""  # the model of the run that says how it is asked
     thinking: str = ""  # off, on or hetero; empty: as it was trained, or as the settings say
-    candidate: Candidate | None = None  # how it is asked, or its texts
+    settings: Any = None  # under which it is asked and judged
+    texts: Sequence[Mapping[str, str]] | None = None  # level → text, one per row
     key: str = ""  # fingerprint of all that decides its scores
-    home: Path | None = None  # the run, or this comparison, that has judged it
-
-    def scores(self, home: Path, folder: str = "evaluations") -> Path:
-        "Return the file in which a run keeps what was measured of this model"
-        return home / folder / f"{Path(self.place).name}.jsonl"
+    judged: Path | None = None  # its evaluations, if they were made before
 
 
 def _run_models(run: Path, name: str = "") -> list[_System]:  # name: one model; empty: all
     "List models of a run, from untrained to trained"
     methods = read_yaml(run / "config.yaml").get("run", {}).get("methods", [])
     order = ["base", "cold-start", *methods]
-    names = {path.parent.name for path in run.glob("models/*/config.json")}
-    names |= {path.stem for path in run.glob("evaluations/*.jsonl")} - set(BESIDE)
+    names = [n for n in order if (run / "models" / n / "config.json").is_file()]
     if not names:
         raise DataError(f"{run} holds no finished model. Repeat its command with --resume.")
-    ranked = [n for n in order if n in names] + sorted(names - {*order})
-    chosen = [check_name(name, ranked, f"model of {run}")] if name else ranked
+    chosen = [check_name(name, names, f"model of {run}")] if name else names
     return [_System(n, "model", str(run / "models" / n), run, n) for n in chosen]
 
 
@@ -157,52 +150,21 @@ def _read_replies(
         )
     return [texts[e.id] for e in examples]
 
-# %% ../../nbs/alignment/61_comparison.ipynb #held_out
-def _held_out(
-    s: Settings,
-    run: Path | None,  # the first one
-) -> tuple[list[Example], dict]:  # and name → texts of what is no model
-    "Read the rows that all systems answer"
-    if run and (file := run / "examples.jsonl").is_file():
-        trained = read_settings((), run)
-        if (s.data, s.world) == (trained.data, trained.world):
-            files = {name: run / "evaluations" / f"{name}.jsonl" for name in BESIDE}
-            judged = {name: load_evaluations(f) for name, f in files.items() if f.is_file()}
-            return load_examples(file), {n: [e.texts for e in es] for n, es in judged.items()}
-    data = load_data(s)
-    examples = data.split("test")
-    return examples, texts_beside(data, examples)
-
 # %% ../../nbs/alignment/61_comparison.ipynb #conditions
 def _conditions(
     s: Settings,
-    examples: Sequence[Example],  # the held-out rows
+    data: str,  # fingerprint of all rows
 ) -> str:
     "Return a fingerprint of everything that decides what a model says and how that is judged"
     return fingerprint(
         [
-            data_fingerprint(examples),
-            s.world if s.data.source == "miniworld" else None,
+            [data, s.world if s.data.source == "miniworld" else None],
             [s.hierarchy, s.model.template, s.model.dtype, s.model.max_prompt_tokens],
             [s.rollout.eval_sampling(s.run.seed), s.rollout.compose and s.rollout.states_from],
             [s.eval.batch, s.eval.reply_states, s.eval.no_repeat_ngram],
             [getattr(s.test_judge, name) for name in RUBRIC],
         ]
     )
-
-
-class _Comparison(NamedTuple):
-    "Everything that is known before anything is asked"
-
-    settings: Settings
-    folder: Path
-    examples: list[Example]  # held out
-    keys: Mapping[str, str]  # system → fingerprint of what was judged before
-    systems: list[_System] = []
-
-    def file(self, system: _System, kind: str = "evaluations") -> Path:
-        "Return the file that keeps what was measured of a system"
-        return self.folder / kind / f"{system.name}.jsonl"
 
 # %% ../../nbs/alignment/61_comparison.ipynb #make_task
 def _settings_for(
@@ -222,166 +184,152 @@ def _settings_for(
     return replace(shared, groups=shared.groups | groups)
 
 
-def _with_task(c: _Comparison, system: _System, texts: Any, flags: Sequence[str]) -> _System:
-    "Find out how a system is asked, and who has judged it before"
-    s, run = c.settings, system.run
-    settings = _settings_for(system, read_settings(flags, run) if run else s, s)
+def _with_task(
+    system: _System,
+    run: Run,  # the comparison
+    argv: Sequence[str],
+    before: str | None,  # key of what was judged under this name
+) -> _System:
+    "Find out how a system is asked, and whether it was judged before"
+    s, work, home = run.settings, run.work, system.run
+    settings = _settings_for(system, read_settings(argv, home) if home else s, s)
     if system.kind == "replies":
-        texts = _read_replies(system.place, c.examples, s.hierarchy.load().names)
-    conditions = _conditions(settings, c.examples)
+        levels = s.hierarchy.load().names
+        system = system._replace(texts=_read_replies(system.place, work.examples, levels))
+    conditions = _conditions(settings, work.fingerprint)
     files = Contestant("", system.place).key() if system.kind == "model" else system.place
-    key, home = fingerprint([conditions, system.kind, files, texts]), None
-    if not s.fresh and c.keys.get(system.name) == key and c.file(system).is_file():
-        home = c.folder
-    elif run and system.scores(run).is_file():
-        trained, rows = read_settings((), run), load_examples(run / "examples.jsonl")
-        before = _conditions(_settings_for(system, trained, trained), rows)
-        home = run if before == conditions else None
-    candidate = Candidate(settings, system.place, texts)
-    return system._replace(candidate=candidate, key=key, home=home)
+    key, judged = fingerprint([conditions, system.kind, files, system.texts]), _file(run, system)
+    if not (key == before and judged.is_file()):
+        judged = None
+        name = system.place if system.kind == "reference" else system.method
+        file = home / "evaluations" / f"{name}.jsonl" if home else Path()
+        if home and file.is_file():
+            trained, data = read_settings((), home), read_record(home).get("data_fingerprint", "")
+            same = _conditions(_settings_for(system, trained, trained), data) == conditions
+            judged = file if same else None
+    return system._replace(settings=settings, key=key, judged=judged)
+
+
+def _file(run: Run, system: _System, kind: str = "evaluations") -> Path:
+    "Return the file that keeps what was measured of a system"
+    return run.folder / kind / f"{system.name}.jsonl"
 
 # %% ../../nbs/alignment/61_comparison.ipynb #prepare
-def prepare(argv: Sequence[str]) -> _Comparison:
+def prepare(argv: Sequence[str]) -> Run:  # a run that trains nothing
     "Read settings, inputs and rows, and find out what has been done before"
-    line = cut_line(argv)
-    inputs = line.inputs
-    flags = *(f"--config={file}" for file in line.files), *("=".join(flag) for flag in line.flags)
-    homes = (run_setting(argv, "out"), *HOMES)
-    first = next((run[0] for text in inputs if (run := run_of(text, homes))), None)
-    s = read_settings([*flags, *inputs] if line.has("--help") else flags, first)
+    line, homes = cut_line(argv), (run_setting(argv, "out"), *HOMES)
+    first = next((run[0] for text in line.inputs if (run := run_of(text, homes))), None)
+    s = read_settings(argv, first)
     if not (line.has("--run.name") or s.resume):  # a folder beside those of runs
         s = s.changed(run={"name": f"{s.run.name}-eval"})
-    if not (inputs or flags):
-        raise ConfigError(f"Nothing to compare. Give {INPUTS}. See --help.")
-    examples, beside = _held_out(s, first)
-    folder = Path(s.run.out) / s.run.name
-    c = _Comparison(s, folder, examples, read_record(folder).get("keys", {}))
-    if not inputs:
-        file = write_jsonl(c.folder / "examples.jsonl", examples)
+    folder, data = Path(s.run.out) / s.run.name, load_data(s)
+    work = AlignmentWork(data_fingerprint(data.examples), data=data, examples=data.split("test"))
+    if not s.inputs:
+        file = write_jsonl(folder / "examples.jsonl", work.examples)
         raise ConfigError(f"Nothing to compare. The rows to answer are in {file}. Give {INPUTS}.")
-    systems = _named([system for text in inputs for system in _systems_of(text, homes)])
-    systems += [_System(name, "reference", name, first) for name in beside]
-    tasks = [_with_task(c, system, beside.get(system.name), flags) for system in systems]
-    return c._replace(systems=tasks)
+    systems = _named([system for text in s.inputs for system in _systems_of(text, homes)])
+    for name, texts in texts_beside(data, work.examples).items():
+        systems.append(_System(name, "reference", name, first, texts=texts))
+    run, keys = Run(s, folder, recipe, work), read_record(folder).get("keys", {})
+    work.candidates = {
+        system.name: _with_task(system, run, argv, keys.get(system.name)) for system in systems
+    }
+    work.notes = {
+        "systems": {system.name: f"{system.kind} {system.place}" for system in systems},
+        "keys": {system.name: system.key for system in work.candidates.values()},
+        "judges": judges_record(s),
+    }
+    return run
 
 # %% ../../nbs/alignment/61_comparison.ipynb #plan
-def _plan(c: _Comparison) -> str:
+def _todo(system: _System) -> str:
+    return "judged before" if system.judged else "to be judged"
+
+
+def _plan(run: Run) -> str:
     "Describe a comparison in words and numbers"
-    s, left = c.settings, [system for system in c.systems if not system.home]
-
-    def line(system):
-        todo = "judged before" if system.home else "to be judged"
-        return f"{system.name:<11} {system.kind} {system.place}: {todo}"
-
+    s, systems = run.settings, run.work.candidates.values()
     lines = [
-        f"comparison  {c.folder}",
-        f"rows        {len(c.examples):,} held out",
+        f"comparison  {run.folder}",
+        f"rows        {len(run.work.examples):,} held out",
         f"levels      {', '.join(s.hierarchy.load().names)}",
+        *(f"{system.name:<11} {system.kind} {system.place}: {_todo(system)}" for system in systems),
     ]
-    return "\n".join(
-        [*lines, *map(line, c.systems), *recipe.testing_plan(s, c.examples, len(left))]
-    )
+    left = sum(system.judged is None for system in systems)
+    return "\n".join([*lines, *recipe.testing_plan(s, run.work.examples, left)])
 
 # %% ../../nbs/alignment/61_comparison.ipynb #open_comparison
-def _record(c: _Comparison, run: Run, state: Literal["started", "finished"]) -> None:
-    "Write `run.json`"
-    notes = {
-        "systems": {system.name: f"{system.kind} {system.place}" for system in c.systems},
-        "keys": {system.name: system.key for system in c.systems},
-        "ledger": sum(run.work.ledgers.values(), Ledger()).to_dict(),
-        **run.work.notes,
-    }
-    record = run_record(c.settings, run.work.fingerprint, run.stages, state, **notes)
-    save_record(c.folder, record)
-
-
-def _open_comparison(c: _Comparison) -> None:
-    "Make the folder, or go on in it with what was measured before; `ConfigError` if it is another"
-    s = c.settings
-    same = any(c.keys.get(system.name) == system.key for system in c.systems)
-    open_run(s.run.out, s.run.name, "" if same else None, s.fresh)
-    for system, kind in product(c.systems, ("evaluations", f"bits-{s.eval.bits}")):
-        file = c.file(system, kind)
-        if c.keys.get(system.name) != system.key:
+def _open_comparison(run: Run) -> None:
+    "Make the folder, or go on in it with what was measured before; never in the folder of a run"
+    s, keys = run.settings, read_record(run.folder).get("keys")
+    open_run(s.run.out, s.run.name, "" if keys else None, s.fresh)
+    for system in run.work.candidates.values():
+        file = _file(run, system)
+        if (keys or {}).get(system.name) != system.key:
             file.unlink(missing_ok=True)
-        if system.home not in (None, c.folder) and system.scores(system.home, kind).is_file():
+            _file(run, system, f"bits-{s.eval.bits}").unlink(missing_ok=True)
+        if system.judged not in (None, file):
             file.parent.mkdir(exist_ok=True)
-            shutil.copy(system.scores(system.home, kind), file)
-    s.save(c.folder / "config.yaml")
-    write_jsonl(c.folder / "examples.jsonl", c.examples)
-    atomic_write(c.folder / "data.md", dataset_card(c.examples, "Held-out rows"))
+            shutil.copy(system.judged, file)
+    s.save(run.folder / "config.yaml")
+    write_jsonl(run.folder / "examples.jsonl", run.work.examples)
+    atomic_write(run.folder / "data.md", dataset_card(run.work.examples, "Held-out rows"))
 
 # %% ../../nbs/alignment/61_comparison.ipynb #write_page
-def _write_page(c: _Comparison) -> Path:  # of report.html
+def _write_page(folder: Path) -> Path:  # of report.html
     "Write one page with tables, intervals and texts, without scripts and requests"
-    run = RunFolder(c.folder)
-    answers = evaluations(run)
-    run.pieces["evaluations"] = {system.name: answers[system.name] for system in c.systems}
+    run = RunFolder(folder)
     run.missing.clear()  # nothing was trained
     run.config.pop("model", None)  # of the settings, which no system need be
-    shown = ("first", "results", "differences", "importance", "examples", "run")
-    lead = "Comparison of systems on the same held-out rows"
-    page = report_html(run, {name: SECTIONS[name] for name in shown}, lead)
-    return atomic_write(c.folder / "report.html", page)
+    sections = {name: section for name, section in SECTIONS.items() if name != "training"}
+    page = report_html(run, sections, "Comparison of systems on the same held-out rows")
+    return atomic_write(folder / "report.html", page)
 
 
 def _summary(r: Results) -> str:  # Markdown
     "Show the means of every metric, and the first 30 differences between systems"
-    pairs = [p for m in METRICS for p in r.paired if (p.metric, p.level) == (m, ALL)]
+    pairs = [p for p in r.paired if p.level == ALL]
     differences = paired_table(pairs, most=30) if pairs else ""
     return "\n\n".join(filter(None, [recipe.tables(r.rows), differences]))
 
 # %% ../../nbs/alignment/61_comparison.ipynb #compare
-def _work(c: _Comparison) -> AlignmentWork:
-    "Make the judge and the accounts of a comparison"
-    s, rows = c.settings, c.examples
-    world = make_world(s.world) if s.data.source == "miniworld" else None
-    judge = make_judge(s.test_judge, world, s.hierarchy.load())
-    ledgers = {"test judge": judge.ledger, "simulated user": Ledger(budget=s.eval.budget)}
-    for account, ledger in ledgers.items():
-        ledger.keep(c.folder / CHARGES, account)
-    judges = judges_record(s)
-    if judges["warning"]:
-        print(judges["warning"], file=sys.stderr)
-    notes = {"judges": judges, "test_judge": judge.name}
-    data = load_data(s) if s.eval.bits else None
-    work = AlignmentWork(data_fingerprint(rows), ledgers, notes, data, None, judge)
-    work.examples = rows
-    work.candidates = {s.name: s.candidate for s in c.systems if s.candidate}
-    return work
-
-
-def _compare(c: _Comparison) -> Results:
+def _compare(run: Run) -> Results:
     "Evaluate all systems and write the comparison's folder"
-    with alone(c.folder):
-        _open_comparison(c)
-        run, state, scores = Run(c.settings, c.folder, recipe, _work(c)), "started", {}
-        _record(c, run, state)
+    s, work, scores, state = run.settings, run.work, {}, "started"
+    work.test_judge = make_judge(s.test_judge, work.data.world, s.hierarchy.load())
+    user = Ledger(budget=s.eval.budget)
+    work.ledgers = {"test judge": work.test_judge.ledger, "simulated user": user}
+    for account, ledger in work.ledgers.items():
+        ledger.keep(run.folder / CHARGES, account)
+    if warning := work.notes["judges"]["warning"]:
+        print(warning, file=sys.stderr)
+    with alone(run.folder):
+        _open_comparison(run)
+        record(run, state)
         try:
-            for system in c.systems:
-                todo = "judged before" if system.home else "asking and judging"
-                print(f"{system.name}: {todo}", flush=True)
+            for name, system in work.candidates.items():
+                print(f"{name}: {_todo(system)}", flush=True)
                 with run.stages("evaluation"):
-                    scores[system.name] = recipe.evaluate(run, system.name)
-            beside = [system.name for system in c.systems if system.kind == "reference"]
+                    scores[name] = recipe.evaluate(run, name)
+            beside = [name for name, of in work.candidates.items() if of.kind == "reference"]
             with run.stages("results"):
                 r = recipe.completed(run, results(scores, references=beside))
-            save_results(c.folder / "results.json", r)
+            save_results(run.folder / "results.json", r)
             state = "finished"
         finally:
-            _record(c, run, state)
-        _write_page(c)
+            record(run, state)
+        _write_page(run.folder)
     return r
 
 # %% ../../nbs/alignment/61_comparison.ipynb #compare_systems
 def compare_systems(argv: Sequence[str]) -> int:  # argv: inputs, files and flags
     "Compare systems on the same held-out rows; what `humanlm eval` does for HumanLM"
-    c = prepare(argv)
-    if c.settings.dry_run:
-        print(_plan(c))
+    run = prepare(argv)
+    if run.settings.dry_run:
+        print(_plan(run))
         return 0
-    if any(system.kind == "model" and not system.home for system in c.systems):
+    if any(s.kind == "model" and not s.judged for s in run.work.candidates.values()):
         quiet_libraries()
         keep_memory()
-    print(f"{aligned(_summary(_compare(c)))}\n\nreport: {c.folder / 'report.html'}")
+    print(f"{aligned(_summary(_compare(run)))}\n\nreport: {run.folder / 'report.html'}")
     return 0

@@ -215,7 +215,7 @@ class AlignmentWork(Work):
     test_judge: Judge | None = None  # of held-out answers
     reward: Callable | None = None  # more to reward, beside the judge
     examples: Sequence[Example] = ()  # held out
-    candidates: Mapping[str, Candidate] = field(default_factory=dict)  # empty: those of the run
+    candidates: Mapping[str, Any] = field(default_factory=dict)  # as `Candidate`; empty: the run's
 
 # %% ../../nbs/alignment/51_recipe.ipynb #check_settings
 def _check_settings(s: Settings) -> None:
@@ -272,7 +272,7 @@ def _train_by_reward(run: Run, stage: str, model: Any, tokenizer: Any) -> None:
     learn(run, stage, model, tokenizer, method, rows, order)
 
 # %% ../../nbs/alignment/51_recipe.ipynb #evaluations_of
-def _candidates(run: Run) -> Mapping[str, Candidate]:
+def _candidates(run: Run) -> Mapping[str, Any]:
     "List what is evaluated: models of the run, models of `eval.beside`, references without a model"
     s, w = run.settings, run.work
     if not w.candidates:
@@ -291,9 +291,10 @@ def _evaluations_of(run: Run, name: str) -> list[Evaluation]:
     w, judge = run.work, run.work.test_judge
 
     def make():
-        s, place, texts = _candidates(run)[name]
+        candidate = _candidates(run)[name]
+        s, texts = candidate.settings, candidate.texts
         if texts is None:
-            policy = policy_of(place, s, w.ledgers.get("simulated user"))
+            policy = policy_of(candidate.place, s, w.ledgers.get("simulated user"))
             judged = evaluate(policy, w.examples, s, judge, state_source(s))
         else:
             d = s.hierarchy.load()

@@ -44,10 +44,9 @@ def _read_evaluations(path: Path) -> dict[str, dict[str, Evaluation]]:
 
 
 def _models_of(run: RunFolder) -> list[str]:
-    "List evaluated models in the order of the results, others last"
-    order = {r.model: i for i, r in enumerate(run.results.rows)}
-    models = [m for m in evaluations(run) if m not in NAMES.references]
-    return sorted(models, key=lambda m: order.get(m, len(order)))
+    "List evaluated models in the order of the results"
+    answers, models = evaluations(run), dict.fromkeys(r.model for r in run.results.rows)
+    return [m for m in models if m in answers and m not in NAMES.references]
 
 # %% ../../nbs/alignment/05_sections.ipynb #NAMES
 NAMES = Names(

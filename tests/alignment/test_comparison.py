@@ -24,6 +24,7 @@ from humanlm.clients.names import scripts
 from humanlm.core.basics import DataError, read_jsonl, run_sync, write_jsonl
 from humanlm.core.records import load_examples
 from humanlm.core.runs import run_record, save_record
+from humanlm.data.dataset import data_fingerprint
 from humanlm.evaluation.measured import ALL
 from humanlm.rewards.judges import OracleJudge
 from humanlm.worlds.mini import make_world
@@ -59,12 +60,14 @@ def made(tmp_path_factory):
     run.mkdir(parents=True)
     (run / "config.yaml").write_text(CONFIG)
     settings = read_settings([], run)
-    world, test = make_world(settings.world), load_data(settings).split("test")
+    data = load_data(settings)
+    world, test = data.world, data.split("test")
     said = {name: predictor_texts(world, test, name) for name in ("rules", "uniform", "agreeable")}
     write_jsonl(run / "examples.jsonl", test)
-    save_record(run, run_record(settings))
+    save_record(run, run_record(settings, data_fingerprint(data.examples)))
     models = {"base": "uniform", "script": "rules", **REFERENCES}
     for model, kind in models.items():
+        write_jsonl(run / "models" / model / "config.json", [])
         found = run_sync(judge_texts(test, said[kind], OracleJudge(world)))
         write_jsonl(run / "evaluations" / f"{model}.jsonl", found)
     for file, kind in {"reader": "rules", "polite": "agreeable"}.items():
@@ -95,7 +98,9 @@ def means(folder, level=ALL):
 
 
 def done(*argv):
-    return {system.name: bool(system.home) for system in prepare(list(argv)).systems}
+    return {
+        name: bool(system.judged) for name, system in prepare(list(argv)).work.candidates.items()
+    }
 
 
 # ---- the whole command
@@ -235,12 +240,10 @@ def test_a_chat_model_that_is_down_stops_the_comparison_and_scores_nothing(
 
 def test_a_model_is_asked_as_it_was_trained_unless_the_input_says_otherwise(here):
     Path("runs/mini/config.yaml").write_text(CONFIG.replace("[script]", "[humanlm-hetero]"))
-    for name in ("base", "humanlm-hetero"):
-        Path(f"runs/mini/models/{name}").mkdir(parents=True)
-        Path(f"runs/mini/models/{name}/config.json").write_text("{}")
+    write_jsonl("runs/mini/models/humanlm-hetero/config.json", [])
     inputs = ["mini:base", "mini:base@on", "mini:humanlm-hetero", "scripted/user"]
-    systems = prepare(inputs).systems[:4]
-    assert [(s.name, s.candidate.settings.hierarchy.thinking) for s in systems] == [
+    systems = list(prepare(inputs).work.candidates.values())[:4]
+    assert [(s.name, s.settings.hierarchy.thinking) for s in systems] == [
         ("base", "off"),
         ("base@on", "on"),
         ("humanlm-hetero", "hetero"),
