@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments import prefixes  # noqa: F401  adds the mode prefix-chaining
+from experiments.thought_bits import with_thoughts
 from humanlm.alignment.contract import state_source
 from humanlm.alignment.evaluation import (
     Evaluation,
@@ -332,6 +333,7 @@ class ThoughtRecipe(HumanLM):
     "HumanLM, whose finished runs are asked for more"
 
     study = "experiments.thoughts:ThoughtStudy"
+    bits = staticmethod(with_thoughts)
 
 
 recipe = ThoughtRecipe()

@@ -7,7 +7,6 @@ __all__ = ['THOUGHT', 'NGRAM', 'reply_span', 'thoughts_alone', 'model_bits', 'ng
 
 # %% ../../nbs/alignment/04_bits.ipynb #exported-imports
 import random
-from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,16 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from .contract import how_to_ask, renderer_of, state_source
+from .contract import how_to_ask, renderer_of
 from .evaluation import policy_of
 from ..clients.names import is_chat_model, vllm_client
-from ..core.basics import run_sync
 from ..core.config import Settings
 from ..core.records import Example, Persona, persona_text
 from ..core.runs import watched
 from ..core.stats import known_mean
 from ..evaluation.measured import BITS, Measurement
-from ..hierarchy.composed import StateSource, compose, read_answer
+from ..hierarchy.composed import compose
 from humanlm.hierarchy.prompts import (
     HierarchyConfig,
     make_rows,
@@ -43,7 +41,6 @@ from humanlm.models.bits import (
     span_logps,
 )
 from ..training.policies import ModelPolicy
-from ..training.sampling import Sampling
 
 # %% ../../nbs/alignment/04_bits.ipynb #span
 def reply_span(
@@ -83,16 +80,7 @@ def _other_personas(examples, most, seed):
 
     return [drawn(e) for e in examples]
 
-
-def _other_row(examples, e, seed):
-    "Draw the place of a row of somebody else in another discussion; None if there is none"
-    others = [
-        i for i, o in enumerate(examples) if o.user_id != e.user_id and o.context_id != e.context_id
-    ]
-    return random.Random(f"{seed}/{e.id}").choice(others) if others else None
-
 # %% ../../nbs/alignment/04_bits.ipynb #measure_bits
-_DRAWS = 8  # thoughts of a model about a row, of which the mixture is made
 THOUGHT = "thought"  # level of a thought in free words
 
 
@@ -106,47 +94,27 @@ def thoughts_alone(
 
 
 def _measure_bits(
-    policy: Any,  # with the tokenizer of the model, as `ModelPolicy`
+    policy: ModelPolicy,  # renders prompts
     examples: Sequence[Example],  # held-out rows
     hierarchy: HierarchyConfig,
     people: int = 8,  # among whom the writer of a reply is to be found, the right one included
-    seed: int = 0,  # of personas, rows and thoughts that are drawn
-    before: str = "",  # what the model writes before a reply and is measured too: states, thoughts
-    states: StateSource | None = None,  # who answers those; None: the policy itself
-    batch: int = 150,  # thoughts written together
+    seed: int = 0,  # of the personas that are drawn
     score: Score | None = None,  # log-probabilities; None: the policy's own
 ) -> list[Measurement]:  # one per example; metrics begin with `BITS`; resampled by person
-    "Measure the bits a byte of real replies, with and without persona and states"
-    thoughts, groups = [], []
-    if before:
-        thoughts = _thoughts(policy, examples, hierarchy, before, states, seed, batch)
-    for i, (e, others) in enumerate(zip(examples, _other_personas(examples, people - 1, seed))):
-        shown = [replace(e, persona=p) for p in (e.persona, Persona(e.user_id), *others)]
-        j = _other_row(examples, e, seed)
-        tried = [z for at in (i, j) if before and at is not None for z in thoughts[at]]
-        groups.append(
-            (
-                [reply_span(policy, one, hierarchy) for one in shown],
-                [reply_span(policy, e, hierarchy, z) for z in tried],
-            )
-        )
-    logps = iter(_read(score or policy.token_logps, groups))
-    measured = []
-    for e, (shown, tried) in zip(examples, groups):
-        of_persona, of_states = (np.array([*islice(logps, len(spans))]) for spans in (shown, tried))
-        values = _persona_values(e, of_persona)
-        values |= _state_values(e, values["own"], of_states) if before else {}
-        parts = {BITS + name: {"response": float(value)} for name, value in values.items()}
-        measured.append(Measurement(e.id, e.user_id, parts))
-    return measured
-
-
-def _read(score, groups, together=8):
-    "Compute the log-probability of every span, some examples at a time"
-    logps = []
+    "Measure the bits a byte of real replies, with and without persona"
+    others, groups, measured = _other_personas(examples, people - 1, seed), [], []
+    for e, more in zip(examples, others):
+        personas = e.persona, Persona(e.user_id), *more
+        groups.append([reply_span(policy, replace(e, persona=p), hierarchy) for p in personas])
+    score, together = score or policy.token_logps, 8
     for at in watched(len(groups), together, "bits of replies"):
-        logps += [*span_logps(score, [*chain(*chain(*groups[at : at + together]))])]
-    return logps
+        part = groups[at : at + together]
+        logps = iter(span_logps(score, [*chain(*part)]))
+        for e, spans in zip(examples[at:], part):
+            values = _persona_values(e, np.array([*islice(logps, len(spans))]))
+            parts = {BITS + name: {"response": float(value)} for name, value in values.items()}
+            measured.append(Measurement(e.id, e.user_id, parts))
+    return measured
 
 
 def _persona_values(e, logps):
@@ -163,40 +131,6 @@ def _persona_values(e, logps):
         "sure": weight / np.exp(among - among.max()).sum(),
     }
 
-
-def _state_values(e, plain, logps):
-    "Return what thoughts save: single ones on average, and their mixture, one's own and another's"
-    values = {}
-    for of, name in ((logps[:_DRAWS], ""), (logps[_DRAWS:], "_other")):
-        mixed = np.logaddexp.reduce(of) - np.log(_DRAWS) if len(of) else np.nan
-        one, all = bits_per_byte(np.array([known_mean(of), mixed]), [e.reply] * 2)
-        values |= {f"state_1{name}": plain - one, f"state_{_DRAWS}{name}": plain - all}
-    return values
-
-
-def _thoughts(policy, examples, hierarchy, before, states, seed, batch):
-    "Let a model think about each row several times; what cannot be read is left out"
-    write, config = (states.write, states.config) if states else (policy.generate, hierarchy)
-    levels = config.load().states if before == "states" else ["response"]
-    rows = [row for e in examples for row in make_rows([e], config, levels) * _DRAWS]
-    if before == "thoughts":
-        rows = thoughts_alone(rows, config.thought_tokens)
-    answers = []
-    for at in watched(len(rows), batch, before):
-        part, sampling = rows[at : at + batch], Sampling(temperature=1.0, seed=seed + at)
-        for row, c in zip(part, run_sync(write(part, sampling=sampling)), strict=True):
-            fields = read_answer(row, c.text, config.strict).fields
-            if before == "thoughts":
-                fields = [*c.ids] if any(map(str.strip, fields.values())) else []
-            answers.append(fields)
-    if before == "states":
-        answers = [dict(ChainMap(*some)) for some in _cut(answers, len(levels))]
-    return _cut(answers, _DRAWS)
-
-
-def _cut(items, size):
-    return [items[i : i + size] for i in range(0, len(items), size)]
-
 # %% ../../nbs/alignment/04_bits.ipynb #model_bits
 def model_bits(
     place: str,  # a folder, a model of the Hub, or vllm/NAME
@@ -204,18 +138,15 @@ def model_bits(
     settings: Settings,  # under which it is asked
 ) -> list[Measurement]:
     "Load a model, or reach the vLLM server that serves it, and measure its bits"
-    s, thinks = settings, settings.hierarchy.thinks("response")
-    common = {"people": s.eval.bits, "seed": s.run.seed, "batch": s.eval.batch}
-    if not is_chat_model(place):
-        before = "states" if s.rollout.compose else "thoughts" if thinks else ""
-        more = {"before": before, "states": state_source(s)}
-        return _measure_bits(policy_of(place, s), examples, s.hierarchy, **common, **more)
-    name = place.partition("/")[2]
-    server: Any = vllm_client(name)
-    url = server.base_url
-    setup = how_to_ask(served_card(url, name)["root"])
-    score = partial(served_logps, url, name)
-    return _measure_bits(renderer_of(setup), examples, setup.hierarchy, **common, score=score)
+    policy, hierarchy, score = None, settings.hierarchy, None
+    if is_chat_model(place):
+        name = place.partition("/")[2]
+        server: Any = vllm_client(name)
+        setup = how_to_ask(served_card(server.base_url, name)["root"])
+        policy, hierarchy = renderer_of(setup), setup.hierarchy
+        score = partial(served_logps, server.base_url, name)
+    policy = policy or policy_of(place, settings)
+    return _measure_bits(policy, examples, hierarchy, settings.eval.bits, settings.run.seed, score)
 
 # %% ../../nbs/alignment/04_bits.ipynb #with_bits
 NGRAM = "character 5-gram"

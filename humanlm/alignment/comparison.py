@@ -313,7 +313,7 @@ def _compare(run: Run) -> Results:
                     scores[name] = recipe.evaluate(run, name)
             beside = [name for name, of in work.candidates.items() if of.kind == "reference"]
             with run.stages("results"):
-                r = recipe.completed(run, results(scores, references=beside))
+                r = recipe.complete(run, results(scores, references=beside))
             save_results(run.folder / "results.json", r)
             state = "finished"
         finally:

@@ -7,7 +7,7 @@ __all__ = ['recipe', 'Candidate', 'AlignmentWork', 'HumanLM', 'AlignmentStudy']
 
 # %% ../../nbs/alignment/51_recipe.ipynb #exported-imports
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -96,7 +96,7 @@ from ..training.experiment import Study, Trial
 from ..training.memory import StagePlan
 from ..training.method import AdvantageConfig
 from ..training.recipe import Recipe, Stage, Work
-from ..training.run import Run, learn, lessons, planned_steps, step_plan
+from ..training.run import Run, learn, lessons, planned_steps, stage_line
 from ..worlds.mini import WorldConfig
 from ..worlds.sources import Data, load_data
 
@@ -134,14 +134,13 @@ def _judging_plan(
 ) -> list[str]:
     "Count questions to a judge, their tokens and their cost, by the first 20 rows"
     levels, tests, sample = s.hierarchy.load(), what == "evaluation", []
-    copies = map(str, range(1 if tests else s.rollout.group_size))
-    same = dict.fromkeys(copies, "about " * 15)
+    copies = [str(i) for i in range(1 if tests else s.rollout.group_size)]
+    read = tests and s.eval.reply_states, levels.states, readable(config)
     for e in rows[:20]:
-        texts = {n: e.reply if n == "response" else same["0"] for n in levels.names}
-        read = tests and s.eval.reply_states, levels.states, readable(config)
+        texts = dict.fromkeys(levels.names, "about " * 15) | {"response": e.reply}
         for _, request in questions(e, texts, *read):
-            asked = dict.fromkeys(same, request.candidates["0"])
-            sample.append(replace(request, candidates=asked))
+            candidates = dict.fromkeys(copies, request.candidates["0"])
+            sample.append(replace(request, candidates=candidates))
     if tests:
         count *= len(sample) * len(rows) / max(1, len(rows[:20]))
     return judging_plan(config, what, round(count), sample, levels)
@@ -160,42 +159,42 @@ def _plan_lines(s: Settings, data: Data) -> list[str]:
     "Say what a run will do and cost"
     _check_judges(s, data)
     train, test, levels = data.split("train"), data.split("test"), s.hierarchy.load().names
-    plans, asked = {}, 0
-    for name in s.run.methods:
-        plans[name] = f"{s.sft.reply_steps} steps of {s.sft.batch} rows with real replies"
-        if not MODES[name].supervised:
-            steps = planned_steps(s, len(train) * len(_rows(s, name))) or 0
-            plans[name] = step_plan(s, steps)
-            asked += steps * (len(levels) if MODES[name].rewarded == "all" else 1)
-    asked *= s.rollout.num_prompts
-    paid = s.judge.model == LIKELIHOOD
-    judged = _judging_plan(s, s.judge, "training", train, asked) if not paid else []
+    stages = [_stage_plan(s, name, len(train)) for name in ("cold-start", *s.run.methods)]
+    asked = sum(
+        (stage.steps or 0) * (len(levels) if MODES[stage.name].rewarded == "all" else 1)
+        for stage in stages
+        if stage.kind != "lessons"
+    )
+    judged = Reader.plan(s)
+    if s.judge.model != LIKELIHOOD:
+        judged = _judging_plan(s, s.judge, "training", train, asked * s.rollout.num_prompts)
     turns = "mixed in every step" if s.rollout.mixed_levels else "one a step"
-    faithful = f", then {n} of thoughts to follow" if (n := s.sft.faithful_steps) else ""
     return [
         f"data                {s.data.source}: {len(train):,} training rows, "
         f"{len(test):,} held out",
         f"levels              {', '.join(levels)}; {turns}",
-        f"cold start          {_lesson_steps(s)} steps of {s.sft.batch} rows{faithful}",
-        *(f"{name:<19} {plan}" for name, plan in plans.items()),
-        *(
-            [f"extra reward        {s.reward.extra}, weight {s.reward.extra_weight:g}"]
-            * bool(s.reward.extra)
-        ),
-        *(Reader.plan(s) if paid else judged),
+        *(stage_line(s, stage) for stage in stages),
+        *judged,
     ]
 
 # %% ../../nbs/alignment/51_recipe.ipynb #stage-plans
-def _stage_plan(s: Settings, name: str) -> StagePlan:
+def _stage_plan(
+    s: Settings,
+    name: str,
+    count: int | None = None,  # training examples; None: nobody has counted them
+) -> StagePlan:
     "Return the workload of a stage: steps, completions, longest answer"
     names = s.run.methods if name == "cold-start" else [name]
-    longest = max((row["max_tokens"] for n in names for row in _rows(s, n)), default=0)
-    steps = _lesson_steps(s) + s.sft.faithful_steps * bool(_lesson_steps(s))
+    rows = [row for n in names for row in _rows(s, n)]
+    longest = max((row["max_tokens"] for row in rows), default=0)
     if name != "cold-start" and not MODES[name].supervised:
-        completions = s.rollout.num_prompts * s.rollout.group_size
-        return StagePlan(name, planned_steps(s, None), completions, longest)
-    steps = steps if name == "cold-start" else s.sft.reply_steps
-    return StagePlan(name, steps, s.sft.batch, longest, "lessons")
+        steps = planned_steps(s, count and count * len(rows))
+        return StagePlan(name, steps, s.rollout.num_prompts * s.rollout.group_size, longest)
+    taught = _lesson_steps(s)
+    steps = taught + s.sft.faithful_steps * bool(taught)
+    return StagePlan(
+        name, steps if name == "cold-start" else s.sft.reply_steps, s.sft.batch, longest, "lessons"
+    )
 
 # %% ../../nbs/alignment/51_recipe.ipynb #AlignmentWork
 class Candidate(NamedTuple):
@@ -227,7 +226,7 @@ def _check_settings(s: Settings) -> None:
     if s.rollout.compose:
         check_composed(s.hierarchy)
     Reader.check(s)
-    levels, supervised = s.hierarchy.load().names, [MODES[n].supervised for n in s.run.methods]
+    levels = s.hierarchy.load().names
     for name in levels if s.data.source == "miniworld" else ():
         check_name(name, LEVELS, "level of the synthetic world", ConfigError)
     source, places = s.rollout.states_from, list(s.eval.beside)
@@ -235,12 +234,9 @@ def _check_settings(s: Settings) -> None:
         places.append(ModelChoice(source).place)
     for place in places:
         how_to_ask(place)  # raises where there is no such model
-    trains, fits = supervised or _lesson_steps(s), s.rollout.group_size > 1 or all(supervised)
-    require("run", (bool(trains), "methods names none. To judge only: humanlm eval"))
+    fits = s.rollout.group_size > 1 or all(MODES[name].supervised for name in s.run.methods)
     require("hierarchy", (levels[-1] == "response", "levels must end with 'response'"))
     require("rollout", (fits, "group_size must be at least 2: completions are compared"))
-    taught = s.sft.reply_steps > 0 or not any(supervised)
-    require("sft", (taught, "reply_steps must be above 0, got 0"))
 
 # %% ../../nbs/alignment/51_recipe.ipynb #cold_start
 def _cold_start(run: Run, stage: str, model: Any, tokenizer: Any) -> None:
@@ -315,19 +311,19 @@ def _models(run: Run) -> dict[str, Candidate]:
 
 def _add_bits(run: Run, outcome: Results) -> Results:
     "Measure the bits of every model, and of a model of characters; intervals are by person"
-    s, rows, bits = run.settings, run.work.examples, {}
-    makes: dict[str, Callable] = {
-        name: lambda one=one: model_bits(one.place, rows, one.settings)
+    w, path = run.work, f"bits-{run.settings.eval.bits}"
+
+    def bits_of(name, make, *what):
+        print(f"bits of {name}", flush=True)
+        save = save_measured, load_measured
+        return run.kept(f"{path}/{name}.jsonl", lambda: make(*what), *save)
+
+    bits = {
+        name: bits_of(name, run.recipe.bits, one.place, w.examples, one.settings)
         for name, one in _models(run).items()
         if not is_chat_model(one.place) or one.place.startswith("vllm/")
     }
-    train = run.work.data.split("train")
-    makes[NGRAM] = lambda: ngram_bits(rows, [e.reply for e in train])
-    for name, make in makes.items():
-        print(f"bits of {name}", flush=True)
-        bits[name] = run.kept(
-            f"bits-{s.eval.bits}/{name}.jsonl", make, save_measured, load_measured
-        )
+    bits[NGRAM] = bits_of(NGRAM, ngram_bits, w.examples, [e.reply for e in w.data.split("train")])
     of_bits = results(bits, references=[NGRAM])
     pairs = [p for p in of_bits.paired if p.metric != f"{BITS}chance"]
     return outcome._replace(rows=outcome.rows + of_bits.rows, paired=outcome.paired + pairs)
@@ -335,24 +331,22 @@ def _add_bits(run: Run, outcome: Results) -> Results:
 
 def _add_detection(run: Run, outcome: Results) -> Results:
     "Tell how well a detector tells replies of each model from those of people, and show one chat"
-    examples = run.work.examples
+    examples, first = run.work.examples, run.work.examples[0]
     replies = {
         name: {e.example_id: e.texts.get("response", "") for e in _evaluations_of(run, name)}
         for name in _models(run)
     }
-    sources: dict[str, list] = {}
+    sources = defaultdict(list)
     for d in reply_dialogues(examples, {name: texts.items() for name, texts in replies.items()}):
-        sources.setdefault(d.source, []).append(d)
+        sources[d.source].append(d)
     rows = [
-        Result(name, AUC, ALL, len(sources[name]), i.value, i.low, i.high)
-        for name, i in told_apart(sources, resamples=2000).items()
+        Result(name, AUC, ALL, len(sources[name]), *interval[:3])
+        for name, interval in told_apart(sources, resamples=2000).items()
     ]
-    first = examples[0]
-    texts = {name: by_id.get(first.id, "") for name, by_id in replies.items()}
     lines = [fill(f"{m.name or m.role}: {parts_text(m.content)}", 100) for m in first.context[-4:]]
-    said = {"really said": first.reply, **texts}
-    width = max(map(len, said))
-    chat = [f"{name:<{width}}  {shorten(text, 300)}" for name, text in said.items()]
+    texts = {"really said": first.reply} | {n: by_id.get(first.id) for n, by_id in replies.items()}
+    width = max(map(len, texts))
+    chat = [f"{name:<{width}}  {shorten(text or '', 300)}" for name, text in texts.items()]
     notes = outcome.notes | {"example": "\n".join(["One chat", *lines, "", *chat])}
     return outcome._replace(rows=outcome.rows + rows, notes=notes)
 
@@ -435,21 +429,20 @@ class HumanLM(Recipe):
     def evaluate(self, run: Run, name: str) -> list[Measurement]:
         return measured(_evaluations_of(run, name), run.work.examples, run.settings.eval.texts)
 
+    bits = staticmethod(model_bits)
+
     def references(self, run: Run) -> dict[str, list[Measurement]]:
         "Chance, constant and ceiling of the synthetic world; replies of people where data are real"
         names = [name for name in _candidates(run) if name not in run.models]
         return {name: self.evaluate(run, name) for name in names}
 
-    def completed(self, run: Run, outcome: Results) -> Results:
-        "Add which states go with good replies, who judged, and bits"
-        names = dict.fromkeys(r.model for r in outcome.rows if r.model not in BESIDE)
-        states = importance({name: measured(_evaluations_of(run, name)) for name in names})
-        outcome = outcome._replace(importance=states, notes={"judges": judges_record(run.settings)})
-        return _add_bits(run, outcome) if run.settings.eval.bits else outcome
-
     def complete(self, run: Run, found: Results) -> Results:
-        "Add who judged, bits, and how human replies are"
-        outcome = self.completed(run, found)
+        "Add which states go with good replies, who judged, bits, and how human replies are"
+        names = dict.fromkeys(r.model for r in found.rows if r.model not in BESIDE)
+        states = importance({name: measured(_evaluations_of(run, name)) for name in names})
+        notes = {"judges": judges_record(run.settings)}
+        outcome = found._replace(importance=states, notes=notes)
+        outcome = _add_bits(run, outcome) if run.settings.eval.bits else outcome
         return outcome if run.work.data.world else _add_detection(run, outcome)
 
     def tables(self, rows: Sequence[Result]) -> str:

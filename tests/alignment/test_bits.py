@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from experiments.thought_bits import thought_bits
 from humanlm.alignment.bits import (
     _measure_bits,
     model_bits,
@@ -151,18 +152,22 @@ class Knows(ModelPolicy):
         return [[-cost(ids)] * len(ids) for ids in completion_ids]
 
 
+def saved(*asked):
+    measured = thought_bits(*asked)
+    return {name: float(np.mean([values[name] for values in measured])) for name in measured[0]}
+
+
 def test_states_are_worth_what_they_tell_and_those_of_another_row_nothing():
     policy, rows = untaught(), planted(20)
     policy = Knows(policy.model, policy.tokenizer)
     asked = replace(ASKED, thinking="hetero")
-    found = means(_measure_bits(policy, rows, asked, before="states"))
+    found = saved(policy, rows, asked, "states")
     spans = [reply_span(policy, e, asked) for e in rows]
     lengths = [len(s.reply) / byte_count(e.reply) for s, e in zip(spans, rows)]
     assert found["state_1"] == pytest.approx(np.mean(lengths) * math.log2(10))
     assert found["state_8"] == pytest.approx(found["state_1"])  # all draws are the same here
     assert abs(found["state_1_other"]) + abs(found["state_8_other"]) < 1e-9
-    assert "state_1" not in means(_measure_bits(policy, rows, asked))
-    thoughts = means(_measure_bits(policy, rows, asked, before="thoughts"))
+    thoughts = saved(policy, rows, asked, "thoughts")
     assert thoughts["state_1"] == pytest.approx(found["state_1"])
     assert abs(thoughts["state_1_other"]) < 1e-9
 
