@@ -9,7 +9,6 @@ __all__ = ['ABOUT', 'INPUTS', 'HOMES', 'read_settings', 'prepare', 'compare_syst
 import re
 import shutil
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -119,17 +118,15 @@ def _systems_of(text: str, homes: Sequence[str] = HOMES) -> list[_System]:  # te
 # %% ../../nbs/alignment/61_comparison.ipynb #named
 def _named(systems: Sequence[_System]) -> list[_System]:
     "Leave out what is given twice, and give each system a name of its own"
-    several = len({s.run for s in systems if s.run}) > 1
-    names, renamed = Counter(BESIDE), {}
-    for s in systems:
+    several, names, renamed = len({s.run for s in systems if s.run}) > 1, [*BESIDE], []
+    for s in dict.fromkeys(systems):
         name = f"{s.run.resolve().name}.{s.name}" if s.run and several else s.name
         name = re.sub(r"[^\w.,+=@ -]", "_", name)[:80].strip(". ") or "system"
-        key = s.kind, Path(s.place).resolve(), s.thinking, s.method
-        if key not in renamed:
-            names[name] += 1
-            name = name if names[name] == 1 else f"{name}-{names[name]}"
-            renamed[key] = s._replace(name=name)
-    return list(renamed.values())
+        while name in names:
+            name += "-2"
+        names.append(name)
+        renamed.append(s._replace(name=name))
+    return renamed
 
 # %% ../../nbs/alignment/61_comparison.ipynb #read_replies
 def _read_replies(
@@ -158,8 +155,7 @@ def _conditions(
     "Return a fingerprint of everything that decides what a model says and how that is judged"
     return fingerprint(
         [
-            [data, s.world if s.data.source == "miniworld" else None],
-            [s.hierarchy, s.model.template, s.model.dtype, s.model.max_prompt_tokens],
+            [data, s.hierarchy, s.model],
             [s.rollout.eval_sampling(s.run.seed), s.rollout.compose and s.rollout.states_from],
             [s.eval.batch, s.eval.reply_states, s.eval.no_repeat_ngram],
             [getattr(s.test_judge, name) for name in RUBRIC],
@@ -179,8 +175,7 @@ def _settings_for(
     h = replace(s.hierarchy, **levels, thinking=thinking)
     thinks = system.kind == "model" and h.thinks("response") and h.asks != "together"
     rollout = replace(s.rollout, compose=s.rollout.compose and thinks)
-    home = {"name": system.run.name, "out": str(system.run.parent)} if system.run else {}
-    groups = {"run": replace(s.run, **home), "model": s.model, "hierarchy": h, "rollout": rollout}
+    groups = {"run": s.run, "model": s.model, "hierarchy": h, "rollout": rollout}
     return replace(shared, groups=shared.groups | groups)
 
 
@@ -200,13 +195,11 @@ def _with_task(
     files = Contestant("", system.place).key() if system.kind == "model" else system.place
     key, judged = fingerprint([conditions, system.kind, files, system.texts]), _file(run, system)
     if not (key == before and judged.is_file()):
-        judged = None
-        name = system.place if system.kind == "reference" else system.method
-        file = home / "evaluations" / f"{name}.jsonl" if home else Path()
-        if home and file.is_file():
+        judged = home and home / "evaluations" / f"{Path(system.place).name}.jsonl"
+        if home and judged.is_file():
             trained, data = read_settings((), home), read_record(home).get("data_fingerprint", "")
-            same = _conditions(_settings_for(system, trained, trained), data) == conditions
-            judged = file if same else None
+            if _conditions(_settings_for(system, trained, trained), data) != conditions:
+                judged = None
     return system._replace(settings=settings, key=key, judged=judged)
 
 

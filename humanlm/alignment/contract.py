@@ -9,6 +9,7 @@ __all__ = ['CONTRACT', 'contract', 'run_settings', 'run_folder', 'model_folder',
 # %% ../../nbs/alignment/01_contract.ipynb #import-json-import-re
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -76,25 +77,18 @@ def _read_contract(
     model: str | Path,  # a model's folder, or a model of the Hub
 ) -> dict:  # groups model, hierarchy and rollout, and the source; empty where there is none
     "Read how a model wants to be asked"
-    file = _contract_folder(model) / CONTRACT
-    if not file.is_file():
+    folder = Path(model)
+    if not folder.is_dir() and _may_be_on_hub(model):
+        from huggingface_hub import snapshot_download
+
+        with suppress(OSError, ValueError):
+            folder = Path(snapshot_download(str(model), allow_patterns=list(CONTRACT_FILES)))
+    if not (folder / CONTRACT).is_file():
         return {}
-    record = json.loads(file.read_text("utf-8"))
+    record = json.loads((folder / CONTRACT).read_text("utf-8"))
     groups: dict[str, Any] = {n: record[n] for n in ("model", "hierarchy", "rollout", "source")}
-    if path := groups["hierarchy"].get("path"):
-        groups["hierarchy"]["path"] = str(file.parent / path)
+    groups["hierarchy"]["path"] = str(folder / groups["hierarchy"]["path"])
     return groups
-
-# %% ../../nbs/alignment/01_contract.ipynb #_contract_folder
-def _contract_folder(model):
-    if Path(model).is_dir() or not _may_be_on_hub(model):
-        return Path(model)
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(str(model), allow_patterns=list(CONTRACT_FILES)))
-    except (OSError, ValueError):
-        return Path(model)
 
 
 def _may_be_on_hub(model):

@@ -234,11 +234,11 @@ def measured(
     rows = []
     for e in evaluations:
         values = {m: {n: s.value for n, s in by_level.items()} for m, by_level in e.scores.items()}
-        rows.append(Measurement(e.example_id, e.context_id, values, dict(e.texts)))
+        rows.append(Measurement(e.example_id, e.context_id, values, e.texts))
     real, replied = {e.id: e.reply for e in examples}, [m for m in rows if "response" in m.shown]
+    texts = [m.shown["response"] for m in replied]
     for name in measures if replied else ():
-        texts, truths = zip(*((m.shown["response"], real[m.unit]) for m in replied))
-        for m, score in zip(replied, text_scores(name, texts, truths)):
+        for m, score in zip(replied, text_scores(name, texts, [real[m.unit] for m in replied])):
             m.values[name] = {"response": float(score)}
     return rows
 

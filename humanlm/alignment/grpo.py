@@ -7,10 +7,10 @@ __all__ = ['schedule', 'alignment_method']
 
 # %% ../../nbs/30_grpo.ipynb #import-random-from-collections
 import random
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -47,12 +47,9 @@ def schedule(
     mixed: bool = False,  # all levels in one step, as they come
 ) -> list[dict]:  # steps * prompts rows in training order
     "Order rows so that each step asks for one level, and all levels take turns; or mixed"
-    rng = random.Random(f"schedule{seed}")
-    if mixed:
-        return list(islice(_endless(rows, rng), steps * prompts))
-    by_level: dict[str, list[dict]] = {}
+    rng, by_level = random.Random(f"schedule{seed}"), defaultdict(list)
     for row in rows:
-        by_level.setdefault(row["level"], []).append(row)
+        by_level["" if mixed else row["level"]].append(row)
     streams = {level: _endless(of_level, rng) for level, of_level in by_level.items()}
     share = reply_share if "response" in by_level and len(by_level) > 1 else None
     turns = [level for level in by_level if share is None or level != "response"]
@@ -98,9 +95,7 @@ def _composed_turn(
         if not every:
             return await rollout(rows, policy)
         source = states or StateSource(config, policy.generate)
-        first = [every[i] not in every[:i] for i in range(len(every))][
-            place
-        ]  # asked nowhere before
+        first = [id not in every[:i] for i, id in enumerate(every)][place]  # asked nowhere before
         before = source.tokens
         answers = await source([by_id[id] for id, new in zip(mine, first) if new])
         thoughts = dict(from_everywhere(list(answers.items()))[0])
@@ -127,10 +122,10 @@ def alignment_method(
     hierarchy, rollouts, seed = config.hierarchy.load(), config.rollout, config.run.seed
     requests = requests_by_row(rows, examples, hierarchy, config.judge.rubric)
     more: Any = own_reward(config.reward, extra, examples)
-    mode = MODES[name]
+    mode, reads = MODES[name], isinstance(judge, Reader)
     chain: Any = mode.memory(hierarchy, rows) if mode.memory else None
     reward: Any
-    if isinstance(judge, Reader):
+    if reads:
         reward = LikelihoodReward(judge, requests, config.reward, more)
         prepare = partial(thoughts_alone, tokens=config.hierarchy.thought_tokens)
     else:
@@ -145,8 +140,7 @@ def alignment_method(
             concurrency=config.judge.concurrency,
         )
         prepare = partial(together, chain.prepare) if chain else list
-    strict = ParsePolicy(strict=config.hierarchy.strict)
-    rollout = single_turn(strict, prepare=prepare)
+    rollout = single_turn(ParsePolicy(strict=config.hierarchy.strict), prepare=prepare)
     if rollouts.compose:
         rollout = _composed_turn(rollout, examples, config.hierarchy, states)
     method = Method(
@@ -156,5 +150,4 @@ def alignment_method(
         chain or (more if hasattr(more, "learn") else None),
         metrics=partial(_batch_metrics, weights=reward.weights),
     )
-    paid = isinstance(reward, LikelihoodReward)
-    return reward.paying(method, config.reward.reply_loss) if paid else method
+    return reward.paying(method, config.reward.reply_loss) if reads else method

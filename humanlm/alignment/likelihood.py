@@ -218,16 +218,15 @@ class LikelihoodReward(AlignmentReward):
 
     def _paid(self, trajectories, logps):
         "Write the credit of each trajectory among its scores"
-        groups, credits = defaultdict(list), {}
+        groups, credits = defaultdict(list), np.array(logps)
         for i, t in enumerate(trajectories):
             groups[t.group, t.example_id].append(i)
-        for (_, id), members in groups.items():
+        for (_, id), at in groups.items():
             size = byte_count(self.examples[id].reply)
-            of = np.array([logps[i] for i in members])
-            credits |= zip(members, _group_credits(of, self.bases[id], size, self.credit))
+            credits[at] = _group_credits(credits[at], self.bases[id], size, self.credit)
         return [
-            replace(t, scores=t.scores | {t.level: _score(t, float(credits[i]))})
-            for i, t in enumerate(trajectories)
+            replace(t, scores=t.scores | {t.level: _score(t, float(credit))})
+            for t, credit in zip(trajectories, credits)
         ]
 
     def _note(self, trajectories, logps, leaks):
@@ -280,14 +279,12 @@ def _key(t):
 
 def _leaks(trajectories, keys):
     "Put the first text of each group into the place of another person's in another discussion"
-    first, pairs = {}, []
-    for t, key in zip(trajectories, keys):
-        if key:
-            first.setdefault(t.group, (t, key))
-    for t, _ in first.values():
+    texts = [(t, key) for t, key in zip(trajectories, keys) if key]
+    first, pairs = {t.group: (t, key) for t, key in texts[::-1]}.values(), []
+    for t, _ in first:
         pairs += [
             (t.example_id, *key[1:])
-            for o, key in first.values()
+            for o, key in first
             if o.level == t.level and o.user_id != t.user_id and o.context_id != t.context_id
         ][:1]
     return pairs

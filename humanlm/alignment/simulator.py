@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import msgspec
 
@@ -53,7 +53,9 @@ def as_persona(
         persona = Persona(SPEAKER, fields={"earlier messages": messages})
     if format_persona(persona).strip():
         return persona
-    raise RolloutError("The persona is empty. Say in a text or in fields who is to be played.")
+    raise RolloutError(
+        "The persona is empty. Say who is played: in a text, in fields, or in a system message."
+    )
 
 # %% ../../nbs/alignment/08_simulator.ipynb #RequestError
 class RequestError(LLMError):
@@ -111,23 +113,20 @@ def as_context(
     context: Said | Sequence[Said],  # a text, a message, (name, text), or a list of them
     user_id: str = SPEAKER,  # who is meant by the name HUMAN
 ) -> tuple[Message, ...]:
-    "Turn whatever was said into messages"
+    "Return what was said as messages; `RolloutError` if it is empty"
     pair = isinstance(context, tuple) and all(isinstance(one, str) for one in context)
-    several = isinstance(context, Sequence) and not (isinstance(context, str) or pair)
-    messages: Any = context if several else [context]
-    read = tuple(_message(one, f"m{i}", user_id) for i, one in enumerate(messages))
+    messages: Any = [context] if pair or isinstance(context, (str, Message)) else context
+    read = []
+    for i, one in enumerate(messages):
+        if not isinstance(one, Message):
+            name, text = ("", one) if isinstance(one, str) else one
+            one = Message(f"m{i}", name=name, content=text)
+        read.append(replace(one, name=user_id) if one.name == SPEAKER else one)
     if any(m.content.strip() for m in read):
-        return read
+        return tuple(read)
     raise RolloutError(
         "There is nothing to reply to. Give a text, or a list of (name, text) pairs."
     )
-
-# %% ../../nbs/alignment/08_simulator.ipynb #_message
-def _message(one, id, user_id):
-    if not isinstance(one, Message):
-        name, text = ("", one) if isinstance(one, str) else one
-        one = Message(id, name=name, content=text)
-    return replace(one, name=user_id) if one.name == SPEAKER else one
 
 # %% ../../nbs/alignment/08_simulator.ipynb #Scene
 class _Scene(NamedTuple):
@@ -152,21 +151,19 @@ def read_scene(
         problem, _, path = str(e).partition(" - at `$.")
         name = path.removesuffix("`").replace("[...]", "")
         raise RequestError(f"{name}: {problem}", name) from e
-    of_states = [name for name in levels if name != "response"]
     for name, param in {**dict.fromkeys(r.states, "states"), r.level: "level"}.items():
-        names = levels if param == "level" else of_states
-        if name not in names:
-            raise RequestError(f"Unknown level {shorten(name)!r}.{near_miss(name, names)}", param)
-    messages = [m.message(f"messages[{i}]") for i, m in enumerate(r.messages)]
-    system = [m for m, chat in zip(messages, r.messages) if chat.role in SYSTEM]
-    context = tuple(m for m, chat in zip(messages, r.messages) if chat.role not in SYSTEM)
-    persona = r.persona if r.persona is not None else system[-1].content if system else ""
+        if name not in levels:
+            raise RequestError(f"Unknown level {shorten(name)!r}.{near_miss(name, levels)}", param)
+    read = [(m.role in SYSTEM, m.message(f"messages[{i}]")) for i, m in enumerate(r.messages)]
+    system = [m.content for is_system, m in read if is_system]
+    persona = r.persona if r.persona is not None else (system or [""])[-1]
     try:
-        who = as_persona(persona)
+        who, context = (
+            as_persona(persona),
+            as_context([m for is_system, m in read if not is_system]),
+        )
     except RolloutError as e:
-        raise RequestError(f"{e} A system message does, or the field persona.", "persona") from e
-    if not any(m.content.strip() for m in context):
-        raise RequestError("There is nothing to reply to: add a message of role user", "messages")
+        raise RequestError(str(e), "messages") from e
     place = r.source or source
     example = Example("request", place, "test", SPEAKER, "request", who, context, "")
     return _Scene(example, r.level, len(system) - (r.persona is None), r.states)
@@ -202,6 +199,7 @@ def _read_utterance(
         text = spoken(text, names) or clean_reply("<think>" * thinks + written, names)
     ended = thought_of(written)
     thought = row.get("thought", (written if ended is None else ended) if thinks else "")
+    thought *= level == row["level"]  # a shared completion has its thought before this one
     finish = "length" if completion.finish == "length" else "stop"
     return Utterance(text, read.status, thought.strip(), finish, level in read.fields)
 
@@ -224,9 +222,10 @@ class _RowWriter:
         "Complete a row once for each seed"
         if getattr(self.policy, "batches", False):
             return await self.policy.generate([row] * len(sampling.seed), sampling)
-        batches = self.batches.get()
-        drawn = [batches.add((row, replace(sampling, seed=seed))) for seed in sampling.seed]
-        return await asyncio.gather(*drawn)
+        add = self.batches.get().add
+        return await asyncio.gather(
+            *(add((row, replace(sampling, seed=seed))) for seed in sampling.seed)
+        )
 
     def _answers(self, batch):
         "Complete (row, sampling) pairs, those that are drawn alike in one call"
@@ -258,8 +257,7 @@ class SimulatorClient(Client):
         named = isinstance(model, (str, Path))
         name = f"simulator/{model if named else 'policy'}"
         super().__init__(name, limits or LOCAL_LIMITS, **options)
-        self._lock = threading.Lock()
-        self.write: Any = None  # made with the weights
+        self._lock, self.write = threading.Lock(), cast(Any, None)  # made with the weights
         place = ModelChoice(str(model)).place if named else model
         self._load = partial(load_policy, place, dtype, changes)
         self.setup = how_to_ask(place, changes) if named else self._load()
@@ -291,9 +289,7 @@ class SimulatorClient(Client):
         drawn = replace(drawn, seed=(drawn.seed,))
         for row, [completion] in await self._written(example, levels, drawn, states):
             for level in row.get("levels", (row["level"],)):
-                answer = _read_utterance(completion, row, level, h)
-                last = level == row["level"]  # a shared completion has its thought before this one
-                answers[level] = answer if last else answer._replace(thought="")
+                answers[level] = _read_utterance(completion, row, level, h)
         return {level: answers[level] for level in levels or answers}
 
     async def _written(self, example, levels, sampling, states=None, most=None):
@@ -322,10 +318,6 @@ class SimulatorClient(Client):
         "Answer a request; `RequestError` says what is wrong with it"
         self.open()
         scene, h = read_scene(request, self.levels, self.setup.source), self.setup.hierarchy
-        if request.schema:
-            raise RequestError(
-                "A simulated person writes no JSON. Ask without a schema.", "response_format"
-            )
         if scene.states and not h.thinks("response"):
             raise RequestError(
                 "This model cannot reply after given states: it does not think first.", "states"
