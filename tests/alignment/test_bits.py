@@ -19,7 +19,7 @@ from humanlm.alignment.bits import (
     model_bits,
     reply_span,
 )
-from humanlm.alignment.comparison import read_settings
+from humanlm.alignment.comparison import _settings_of_run
 from humanlm.alignment.contract import contract, load_policy
 from humanlm.clients.names import is_up
 from humanlm.core.basics import HumanLMError
@@ -37,7 +37,7 @@ from humanlm.models.logps import token_logps
 from humanlm.serving.vllm import vllm_command
 from humanlm.training.policies import ModelPolicy
 
-SETTINGS = read_settings([])
+SETTINGS = _settings_of_run([])
 WORDS = "otter walnut violin comet pepper harbour lantern meadow saddle velvet".split()
 ASKED = HierarchyConfig(levels=["stance", "response"])
 TAGS = [f"<{slash}{level}>" for level in ("stance", "response") for slash in ("", "/")]

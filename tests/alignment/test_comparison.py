@@ -14,7 +14,7 @@ from server import run_under_kills, serving
 
 import humanlm.eval
 from humanlm.alignment import comparison as ev
-from humanlm.alignment.comparison import prepare, read_settings
+from humanlm.alignment.comparison import _prepare, _settings_of_run
 from humanlm.alignment.evaluation import (
     METRICS,
     REFERENCES,
@@ -59,7 +59,7 @@ def made(tmp_path_factory):
     run = place / "runs/mini"
     run.mkdir(parents=True)
     (run / "config.yaml").write_text(CONFIG)
-    settings = read_settings([], run)
+    settings = _settings_of_run([], run)
     data = load_data(settings)
     world, test = data.world, data.split("test")
     said = {name: predictor_texts(world, test, name) for name in ("rules", "uniform", "agreeable")}
@@ -99,7 +99,7 @@ def means(folder, level=ALL):
 
 def done(*argv):
     return {
-        name: bool(system.judged) for name, system in prepare(list(argv)).work.candidates.items()
+        name: bool(system.judged) for name, system in _prepare(list(argv)).work.candidates.items()
     }
 
 
@@ -195,7 +195,7 @@ def test_real_threads_have_no_known_states_and_still_get_reply_states(here):
         "replies.jsonl",
     ]
     with pytest.raises(DataError, match="split"):
-        load_data(read_settings(argv)).split("train")
+        load_data(_settings_of_run(argv)).split("train")
     assert humanlm.eval.main(argv) == 0
     assert {metric for _, metric in means("runs/run-eval")} == {
         "response_alignment",
@@ -242,7 +242,7 @@ def test_a_model_is_asked_as_it_was_trained_unless_the_input_says_otherwise(here
     Path("runs/mini/config.yaml").write_text(CONFIG.replace("[script]", "[humanlm-hetero]"))
     write_jsonl("runs/mini/models/humanlm-hetero/config.json", [])
     inputs = ["mini:base", "mini:base@on", "mini:humanlm-hetero", "scripted/user"]
-    systems = list(prepare(inputs).work.candidates.values())[:4]
+    systems = list(_prepare(inputs).work.candidates.values())[:4]
     assert [(s.name, s.settings.hierarchy.thinking) for s in systems] == [
         ("base", "off"),
         ("base@on", "on"),
@@ -311,7 +311,7 @@ def test_every_kind_of_missing_score_has_a_status_of_its_own(place):
         judge_texts(
             place[:3],
             texts,
-            OracleJudge(make_world(read_settings([], Path("runs/mini")).world)),
+            OracleJudge(make_world(_settings_of_run([], Path("runs/mini")).world)),
             statuses,
             False,
         )
@@ -387,7 +387,7 @@ def test_a_failing_judge_stops_the_comparison_and_keeps_nothing_of_it(here, monk
     "argv, said",
     [
         ([], "Nothing to compare"),
-        (["mine.jsonl"], "model or file 'mine.jsonl'"),
+        (["mine.jsonl"], "mine.jsonl"),
         (["mini:skript"], "Did you mean 'script'"),
     ],
 )
