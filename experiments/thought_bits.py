@@ -7,13 +7,15 @@ measure, beside bits with each persona, what a model's own states or thoughts sa
 import random
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from humanlm.alignment.bits import model_bits, reply_span, thoughts_alone
-from humanlm.alignment.contract import state_source
+from humanlm.alignment.contract import ModelChoice, load_policy
 from humanlm.alignment.evaluation import policy_of
 from humanlm.clients.names import is_chat_model
 from humanlm.core.basics import run_sync
@@ -28,6 +30,28 @@ from humanlm.models.bits import bits_per_byte, span_logps
 from humanlm.training.sampling import Sampling
 
 DRAWS = 8  # thoughts of a model about a row, of which the mixture is made
+
+
+@dataclass(frozen=True)
+class ComposedConfig:
+    "Who answers the states before composed replies"
+
+    states_from: str | None = None
+    """Model that answers them: one of the run, another run, a folder, or a name of the Hub. null:
+    the model itself. With it, training asks for replies only."""
+
+
+def state_source(
+    s: Settings,  # of a run, with the groups run and rollout, and perhaps composed
+) -> StateSource | None:  # None: the policy itself
+    "Load the model that answers the states of composed replies, with the likeliest tokens"
+    name = s.groups["composed"].states_from if "composed" in s.groups else None
+    if not (s.rollout.compose and name):
+        return None
+    folder = Path(s.run.out) / s.run.name / "models" / name
+    setup = load_policy(folder if folder.is_dir() else ModelChoice(name).place)
+    write = partial(setup.policy.generate, sampling=replace(setup.sampling, temperature=0.0))
+    return StateSource(setup.hierarchy, write)
 
 
 def thought_bits(

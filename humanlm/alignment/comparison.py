@@ -153,7 +153,7 @@ def _conditions(
     return fingerprint(
         [
             [data, s.hierarchy, s.model],
-            [s.rollout.eval_sampling(s.run.seed), s.rollout.compose and s.rollout.states_from],
+            [s.rollout.eval_sampling(s.run.seed), s.rollout.compose],
             [s.eval.batch, s.eval.reply_states, s.eval.no_repeat_ngram],
             [getattr(s.test_judge, name) for name in RUBRIC],
         ]

@@ -4,23 +4,21 @@
 
 # %% auto #0
 __all__ = ['CONTRACT', 'contract', 'run_settings', 'run_folder', 'model_folder', 'PolicySetup', 'how_to_ask', 'load_policy',
-           'renderer_of', 'ModelChoice', 'state_source']
+           'renderer_of', 'ModelChoice']
 
 # %% ../../nbs/alignment/01_contract.ipynb #import-json-import-re
 import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core.basics import ConfigError, shorten, to_dict, to_json
-from ..core.config import RunConfig, Settings, read_yaml
+from ..core.config import read_yaml
 from ..core.grammar import find_run
 from ..core.records import Example, Persona, from_dict
 from ..evaluation.answering import Contestant
-from ..hierarchy.composed import StateSource
 from ..hierarchy.prompts import SPEAKER, HierarchyConfig, make_rows, token_cap
 from humanlm.models.checkpoints import (
     CONTRACT_FILES,
@@ -66,7 +64,7 @@ def contract(
         "source": source,
         "model": {n: getattr(model, n) for n in ("template", "dtype", "max_prompt_tokens")},
         "hierarchy": to_dict(hierarchy) | lies,
-        "rollout": to_dict(rollout) | {"states_from": None},
+        "rollout": to_dict(rollout),
         "asked": {r["level"]: {n: r[n] for n in shown} for r in make_rows([_NOBODY], hierarchy)},
     }
     prompts = {f"prompts/{d.name}.txt": d.system_prompt for d in levels if d.system_prompt}
@@ -227,16 +225,3 @@ class ModelChoice:
             )
         run = find_run(self.name)
         return str(run) if (run / "config.yaml").is_file() else self.name
-
-# %% ../../nbs/alignment/01_contract.ipynb #state_source
-def state_source(
-    settings: Settings,  # of a run, with the groups run and rollout
-) -> StateSource | None:  # None: the policy itself
-    "Load the model that answers the states of composed replies"
-    name = settings.rollout.states_from
-    if not (settings.rollout.compose and name):
-        return None
-    folder = Path(settings.run.out) / settings.run.name / "models" / name
-    setup = load_policy(folder if folder.is_dir() else ModelChoice(name).place)
-    write = partial(setup.policy.generate, sampling=replace(setup.sampling, temperature=0.0))
-    return StateSource(setup.hierarchy, write)

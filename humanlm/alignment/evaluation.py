@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['METRICS', 'REFERENCES', 'PEOPLE', 'BESIDE', 'EvalConfig', 'questions', 'Evaluation', 'judge_texts', 'evaluate',
-           'load_evaluations', 'measured', 'importance', 'policy_of', 'texts_beside', 'tables']
+           'load_evaluations', 'measured', 'policy_of', 'texts_beside', 'tables']
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #import-math-from-functools
 import random
@@ -23,10 +23,8 @@ from ..core.records import Example
 from ..core.runs import watched
 from ..core.trajectory import Score, Trajectory
 from humanlm.evaluation.measured import (
-    Importance,
     Measurement,
     Result,
-    importance_rows,
     means_table,
     results_table,
     score_table,
@@ -240,20 +238,6 @@ def measured(
     for name in measures if replied else ():
         for m, score in zip(replied, text_scores(name, texts, [real[m.unit] for m in replied])):
             m.values[name] = {"response": float(score)}
-    return rows
-
-# %% ../../nbs/alignment/03_evaluation.ipynb #importance
-def importance(
-    models: Mapping[str, Sequence[Measurement]],  # name → what was measured
-) -> list[Importance]:
-    "Correlate the score of each reply with the scores of its states (HumanLM, section 5)"
-    rows = []
-    for name, units in models.items():
-        table, contexts = score_table(units), [m.cluster for m in units]
-        replies = table.get("response_alignment", {}).get("response")
-        for metric in ("reply_state_alignment", "state_alignment"):
-            if replies and metric in table:
-                rows += importance_rows(name, metric, table[metric], replies, contexts)
     return rows
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #model_policy

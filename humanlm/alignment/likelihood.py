@@ -115,11 +115,10 @@ class Reader:
         if s.judge.model != LIKELIHOOD:
             return
         others = [n for n in s.run.methods if n not in _PAID and not MODES[n].supervised]
-        alone = not s.run.engine and not s.rollout.states_from
         require(
             "judge",
             (not others, f"likelihood pays {', '.join(_PAID)}, not {', '.join(others)}"),
-            (alone, "likelihood takes no run.engine and no rollout.states_from"),
+            (not s.run.engine, "likelihood takes no run.engine"),
         )
 
     @staticmethod

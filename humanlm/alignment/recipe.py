@@ -14,14 +14,15 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any, NamedTuple
 
-from .bits import NGRAM, model_bits, ngram_bits
-from .contract import ModelChoice, contract, how_to_ask, state_source
+import numpy as np
+
+from .bits import NGRAM, model_bits
+from .contract import contract, how_to_ask
 from humanlm.alignment.evaluation import (
     BESIDE,
     EvalConfig,
     Evaluation,
     evaluate,
-    importance,
     judge_texts,
     load_evaluations,
     measured,
@@ -31,7 +32,6 @@ from humanlm.alignment.evaluation import (
     texts_beside,
 )
 from humanlm.alignment.lessons import (
-    check_prompts,
     cold_start_rows,
     reply_lessons,
     training_texts,
@@ -67,18 +67,29 @@ from humanlm.evaluation.measured import (
     ALL,
     AUC,
     BITS,
+    Importance,
     Measurement,
     Result,
     Results,
     bits_tables,
+    importance_rows,
     load_measured,
     results,
     save_measured,
+    score_table,
 )
 from ..evaluation.outcome import Arms
-from ..hierarchy.composed import check_composed
+from ..hierarchy.composed import StateSource, check_composed
 from ..hierarchy.levels import LEVELS
-from ..hierarchy.prompts import HierarchyConfig, closing, opening, parts_text
+from humanlm.hierarchy.prompts import (
+    HierarchyConfig,
+    closing,
+    make_rows,
+    opening,
+    parts_text,
+    token_cap,
+)
+from ..models.bits import NGram, bits_per_byte
 from humanlm.rewards.judge_settings import (
     LIKELIHOOD,
     EvalJudgeConfig,
@@ -96,6 +107,7 @@ from ..training.experiment import Study, Trial
 from ..training.memory import StagePlan
 from ..training.method import AdvantageConfig
 from ..training.recipe import Recipe, Stage, Work
+from ..training.rollouts import require_room
 from ..training.run import Run, learn, lessons, planned_steps, stage_line
 from ..worlds.mini import WorldConfig
 from ..worlds.sources import Data, load_data
@@ -118,8 +130,6 @@ def _rows(
 ) -> list[dict]:
     "Return the rows that a mode trains on"
     rows = training_rows(examples, hierarchy_of(s, name), name)
-    if MODES[name].composed and s.rollout.states_from:  # only reading others' states is learned
-        return [row for row in rows if row["level"] == "response"]
     if s.judge.model == LIKELIHOOD and MODES[name].asks == "each":  # replies are not paid
         return [row for row in rows if row["level"] != "response"]
     return rows
@@ -229,21 +239,36 @@ def _check_settings(s: Settings) -> None:
     levels = s.hierarchy.load().names
     for name in levels if s.data.source == "miniworld" else ():
         check_name(name, LEVELS, "level of the synthetic world", ConfigError)
-    source, places = s.rollout.states_from, list(s.eval.beside)
-    if source and source not in ("base", "cold-start", *s.run.methods):
-        places.append(ModelChoice(source).place)
-    for place in places:
+    for place in s.eval.beside:
         how_to_ask(place)  # raises where there is no such model
     fits = s.rollout.group_size > 1 or all(MODES[name].supervised for name in s.run.methods)
     require("hierarchy", (levels[-1] == "response", "levels must end with 'response'"))
     require("rollout", (fits, "group_size must be at least 2: completions are compared"))
 
 # %% ../../nbs/alignment/51_recipe.ipynb #cold_start
+def _check_prompts(
+    settings: Settings,
+    data: Data,
+    names: Sequence[str],  # of all models of the run
+    tokenizer: Any,  # of the base model
+    lessons: Sequence[dict],  # of the cold start
+) -> None:
+    "Raise where prompts of a run cannot be made to fit, with the limit that would take them all"
+    rows = [*lessons]
+    for name in names:
+        s = settings_of(settings, name)
+        rows += training_rows(data.split("train"), s.hierarchy, name) if name in MODES else []
+        caps = [token_cap(d, s.hierarchy) for d in s.hierarchy.load() if d.name != "response"]
+        states = sum(caps) * s.rollout.compose  # before a composed reply
+        rows += [{"before": states} | row for row in make_rows(data.split("test"), s.hierarchy)]
+    require_room(tokenizer, rows, settings.model.max_prompt_tokens)
+
+
 def _cold_start(run: Run, stage: str, model: Any, tokenizer: Any) -> None:
     "Teach the base model the form of every answer"
     s, data = run.settings, run.work.data
     rows, last = cold_start_rows(s, data)
-    check_prompts(s, data, run.models, tokenizer, rows)
+    _check_prompts(s, data, run.models, tokenizer, rows)
     lessons(run, stage, model, tokenizer, rows)
     lessons(run, f"{stage}, faithful", model, tokenizer, last, run.checkpoints(stage) / "faithful")
 
@@ -258,13 +283,13 @@ def _train_by_reward(run: Run, stage: str, model: Any, tokenizer: Any) -> None:
     from humanlm.alignment.grpo import alignment_method, schedule
 
     s, w, train = settings_of(run.settings, stage), run.work, run.work.data.split("train")
-    rows, r = _rows(s, stage, train), s.rollout
+    rows, r = run.recipe.rows(s, stage, train), s.rollout
 
     def order(rows, steps):
         return schedule(rows, steps, r.num_prompts, s.run.seed, r.reply_share, r.mixed_levels)
 
     judge = Reader.of_run(run, stage) if isinstance(w.judge, Reader) else w.judge
-    method = alignment_method(s, judge, rows, train, stage, w.reward, state_source(s))
+    method = alignment_method(s, judge, rows, train, stage, w.reward, run.recipe.states(s))
     learn(run, stage, model, tokenizer, method, rows, order)
 
 # %% ../../nbs/alignment/51_recipe.ipynb #evaluations_of
@@ -291,7 +316,7 @@ def _evaluations_of(run: Run, name: str) -> list[Evaluation]:
         s, texts = candidate.settings, candidate.texts
         if texts is None:
             policy = policy_of(candidate.place, s, w.ledgers.get("simulated user"))
-            judged = evaluate(policy, w.examples, s, judge, state_source(s))
+            judged = evaluate(policy, w.examples, s, judge, run.recipe.states(s))
         else:
             d = s.hierarchy.load()
             shown = [{n: text for n, text in row.items() if n in d.names} for row in texts]
@@ -309,6 +334,19 @@ def _models(run: Run) -> dict[str, _Candidate]:
     return {name: one for name, one in _candidates(run).items() if one.texts is None}
 
 
+def _ngram_bits(
+    examples: Sequence[Example],  # held out
+    replies: Sequence[str],  # of the training rows
+) -> list[Measurement]:
+    "Measure the bits of a model of characters"
+    ngram, texts = NGram(replies), [e.reply for e in examples]
+    bits = bits_per_byte(np.array([ngram.logp(text) for text in texts]), texts)
+    return [
+        Measurement(e.id, e.user_id, {f"{BITS}none": {"response": float(b)}})
+        for e, b in zip(examples, bits)
+    ]
+
+
 def _add_bits(run: Run, outcome: Results) -> Results:
     "Measure the bits of every model, and of a model of characters; intervals are by person"
     w, path = run.work, f"bits-{run.settings.eval.bits}"
@@ -323,7 +361,7 @@ def _add_bits(run: Run, outcome: Results) -> Results:
         for name, one in _models(run).items()
         if not is_chat_model(one.place) or one.place.startswith("vllm/")
     }
-    bits[NGRAM] = bits_of(NGRAM, ngram_bits, w.examples, [e.reply for e in w.data.split("train")])
+    bits[NGRAM] = bits_of(NGRAM, _ngram_bits, w.examples, [e.reply for e in w.data.split("train")])
     of_bits = results(bits, references=[NGRAM])
     pairs = [p for p in of_bits.paired if p.metric != f"{BITS}chance"]
     return outcome._replace(rows=outcome.rows + of_bits.rows, paired=outcome.paired + pairs)
@@ -349,6 +387,20 @@ def _add_detection(run: Run, outcome: Results) -> Results:
     chat = [f"{name:<{width}}  {shorten(text or '', 300)}" for name, text in texts.items()]
     notes = outcome.notes | {"example": "\n".join(["One chat", *lines, "", *chat])}
     return outcome._replace(rows=outcome.rows + rows, notes=notes)
+
+
+def _importance(
+    models: Mapping[str, Sequence[Measurement]],  # name → what was measured
+) -> list[Importance]:
+    "Correlate the score of each reply with the scores of its states (HumanLM, section 5)"
+    rows = []
+    for name, units in models.items():
+        table, contexts = score_table(units), [m.cluster for m in units]
+        replies = table.get("response_alignment", {}).get("response")
+        for metric in ("reply_state_alignment", "state_alignment"):
+            if replies and metric in table:
+                rows += importance_rows(name, metric, table[metric], replies, contexts)
+    return rows
 
 # %% ../../nbs/alignment/51_recipe.ipynb #HumanLM
 class HumanLM(Recipe):
@@ -429,7 +481,10 @@ class HumanLM(Recipe):
     def evaluate(self, run: Run, name: str) -> list[Measurement]:
         return measured(_evaluations_of(run, name), run.work.examples, run.settings.eval.texts)
 
-    bits = staticmethod(model_bits)
+    bits, rows = staticmethod(model_bits), staticmethod(_rows)
+
+    def states(self, s: Settings) -> StateSource | None:
+        "Return who answers the states before composed replies; None: the model that replies"
 
     def references(self, run: Run) -> dict[str, list[Measurement]]:
         "Chance, constant and ceiling of the synthetic world; replies of people where data are real"
@@ -439,7 +494,7 @@ class HumanLM(Recipe):
     def complete(self, run: Run, found: Results) -> Results:
         "Add which states go with good replies, who judged, bits, and how human replies are"
         names = dict.fromkeys(r.model for r in found.rows if r.model not in BESIDE)
-        states = importance({name: measured(_evaluations_of(run, name)) for name in names})
+        states = _importance({name: measured(_evaluations_of(run, name)) for name in names})
         notes = {"judges": judges_record(run.settings)}
         outcome = found._replace(importance=states, notes=notes)
         outcome = _add_bits(run, outcome) if run.settings.eval.bits else outcome
