@@ -10,7 +10,7 @@ __all__ = ['SLOTS', 'GLUE', 'NEGATORS', 'LEVEL_SLOTS', 'MATCHES', 'FURTHER', 'CO
 import random
 import re
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from ..core.basics import DataError, check_name, shorten
@@ -211,38 +211,26 @@ def _match_emotion(
     return (head, head * tail, head * (reading.targets == {truth.target}))
 
 # %% ../../nbs/worlds/04_oracle.ipynb #_NEAR
-_NEAR = {frozenset(("persuade", "inform")), frozenset(("comfort", "mediate"))}
+_NEAR = ({"persuade", "inform"}, {"comfort", "mediate"})
 
 
 def _match_goal(truth: str, reading: _Reading) -> tuple[float, ...]:
     "Match a goal"
     goals = reading.keys("goal")
-    return (
-        1.0
-        if truth in goals
-        else 0.4
-        if any(frozenset((truth, goal)) in _NEAR for goal in goals)
-        else 0.0,
-    )
+    return (1.0 if truth in goals else 0.4 * any({truth, goal} in _NEAR for goal in goals),)
 
 
-def _match_communication(
-    truth: Communication, reading: _Reading
-) -> tuple[float, ...]:  # tone, structure
-    "Match a way of communicating"
-    return (
-        float(truth.tone in reading.keys("tone")),
-        float(truth.structure in reading.keys("structure")),
-    )
+def _match_keys(level: str, truth: Any, reading: _Reading) -> tuple[float, ...]:  # by slot
+    "Match what is either named or not: a belief, a value, or tone and structure"
+    pairs = zip(_key_points(level, truth), LEVEL_SLOTS[level])
+    return tuple(float(key in reading.keys(slot)) for key, slot in pairs)
 
 # %% ../../nbs/worlds/04_oracle.ipynb #MATCHES
 MATCHES: dict[str, Callable[[Any, _Reading], tuple[float, ...]]] = {
     "stance": _match_stance,
     "emotion": _match_emotion,
     "goal": _match_goal,
-    "communication": _match_communication,
-    "belief": lambda truth, reading: (float(truth in reading.keys("belief")),),
-    "value": lambda truth, reading: (float(truth in reading.keys("value")),),
+    **{level: partial(_match_keys, level) for level in ("belief", "value", "communication")},
 }
 
 # %% ../../nbs/worlds/04_oracle.ipynb #Charge
@@ -259,15 +247,10 @@ FURTHER = {
 
 def _listing_charges(level: str, reading: _Reading) -> _Charges:
     "Charge further answers on a level, and repeats"
-    heads = [
-        (i.slot, i.key)
-        for i in reading.items
-        if i.slot in LEVEL_SLOTS[level] and i.slot != "intensity"
-    ]
-    further, repeats = (
-        len(set(heads)) - len({slot for slot, _ in heads}),
-        len(heads) - len(set(heads)),
-    )
+    slots = [slot for slot in LEVEL_SLOTS[level] if slot != "intensity"]
+    heads = [(i.slot, i.key) for i in reading.items if i.slot in slots]
+    answers = set(heads)
+    further, repeats = len(answers) - len({slot for slot, _ in heads}), len(heads) - len(answers)
     return _charges((FURTHER[level] * further, "further answers"), (0.1 * repeats, "repeats"))
 
 
