@@ -266,8 +266,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                       'humanlm/alignment/recipe.py'),
                                           'humanlm.alignment.recipe._check_prompts': ( 'alignment/recipe.html#_check_prompts',
                                                                                        'humanlm/alignment/recipe.py'),
-                                          'humanlm.alignment.recipe._check_settings': ( 'alignment/recipe.html#_check_settings',
-                                                                                        'humanlm/alignment/recipe.py'),
                                           'humanlm.alignment.recipe._cold_start': ( 'alignment/recipe.html#_cold_start',
                                                                                     'humanlm/alignment/recipe.py'),
                                           'humanlm.alignment.recipe._evaluations_of': ( 'alignment/recipe.html#_evaluations_of',

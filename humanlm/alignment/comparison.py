@@ -8,7 +8,6 @@ __all__ = ['ABOUT', 'INPUTS', 'HOMES', 'compare_systems']
 # %% ../../nbs/alignment/61_comparison.ipynb #exported-imports
 import re
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +33,7 @@ from ..core.grammar import cut_line, parse
 from ..core.html import aligned
 from ..core.records import Example
 from ..core.runs import CHARGES, alone, open_run, read_record
-from ..data.dataset import data_fingerprint, dataset_card
+from ..data.dataset import data_fingerprint
 from ..evaluation.answering import Contestant, find_contestant, run_of
 from ..evaluation.measured import ALL, Results, paired_table, results, save_results
 from ..evaluation.report import RunFolder, report_html
@@ -265,8 +264,7 @@ def _open_comparison(run: Run) -> None:
             file.parent.mkdir(exist_ok=True)
             shutil.copy(system.judged, file)
     s.save(run.folder / "config.yaml")
-    write_jsonl(run.folder / "examples.jsonl", run.work.examples)
-    atomic_write(run.folder / "data.md", dataset_card(run.work.examples, "Held-out rows"))
+    recipe.begin(run)
 
 # %% ../../nbs/alignment/61_comparison.ipynb #write_page
 def _write_page(folder: Path) -> Path:  # of report.html
@@ -294,8 +292,6 @@ def _compare(run: Run) -> Results:
     work.ledgers = {"test judge": work.test_judge.ledger, "simulated user": user}
     for account, ledger in work.ledgers.items():
         ledger.keep(run.folder / CHARGES, account)
-    if warning := work.notes["judges"]["warning"]:
-        print(warning, file=sys.stderr)
     with alone(run.folder):
         _open_comparison(run)
         record(run, state)

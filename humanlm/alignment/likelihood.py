@@ -125,13 +125,10 @@ class Reader:
     def plan(settings: Settings) -> list[str]:
         "Say who pays, who reads, and what holds the language"
         s = settings
-        who = "the policy itself" if s.judge.reader == "live" else "a copy of the cold start"
-        beta, learns = s.trainer.get("beta", 0.0), s.reward.reply_loss
+        beta, learns = s.trainer.get("beta", 0.0), max(s.reward.reply_loss, 0)
         return [
-            f"judge       none in training: what people really said pays, read by {who} (credit "
-            f"{s.reward.credit}); KL {beta:g} to the cold start, replies are learned with weight "
-            f"{max(learns, 0):g}"
-            + ("" if beta else "; WARNING: without trainer.beta nonsense pays")
+            f"judge       none in training: real replies, read by a {s.judge.reader} reader; credit "
+            f"{s.reward.credit}, KL {beta:g}, weight of learning replies {learns:g}"
         ]
 
 

@@ -41,7 +41,6 @@ from humanlm.alignment.modes import (
     MODES,
     asks_together,
     cold_start_hierarchy,
-    hierarchy_of,
     settings_of,
     training_rows,
 )
@@ -129,7 +128,7 @@ def _rows(
     examples: Sequence[Example] = (_ANYBODY,),
 ) -> list[dict]:
     "Return the rows that a mode trains on"
-    rows = training_rows(examples, hierarchy_of(s, name), name)
+    rows = training_rows(examples, settings_of(s, name).hierarchy, name)
     if s.judge.model == LIKELIHOOD and MODES[name].asks == "each":  # replies are not paid
         return [row for row in rows if row["level"] != "response"]
     return rows
@@ -225,25 +224,6 @@ class AlignmentWork(Work):
     reward: Callable | None = None  # more to reward, beside the judge
     examples: Sequence[Example] = ()  # held out
     candidates: Mapping[str, Any] = field(default_factory=dict)  # as `_Candidate`; empty: the run's
-
-# %% ../../nbs/alignment/51_recipe.ipynb #check_settings
-def _check_settings(s: Settings) -> None:
-    "Raise for settings that cannot be trained with, before anything is read"
-    for name in s.run.methods:
-        check_name(name, MODES, "method", ConfigError)
-    if s.reward.extra:
-        load_plugin(s.reward.extra, "reward.extra")
-    if s.rollout.compose:
-        check_composed(s.hierarchy)
-    Reader.check(s)
-    levels = s.hierarchy.load().names
-    for name in levels if s.data.source == "miniworld" else ():
-        check_name(name, LEVELS, "level of the synthetic world", ConfigError)
-    for place in s.eval.beside:
-        how_to_ask(place)  # raises where there is no such model
-    fits = s.rollout.group_size > 1 or all(MODES[name].supervised for name in s.run.methods)
-    require("hierarchy", (levels[-1] == "response", "levels must end with 'response'"))
-    require("rollout", (fits, "group_size must be at least 2: completions are compared"))
 
 # %% ../../nbs/alignment/51_recipe.ipynb #cold_start
 def _check_prompts(
@@ -424,7 +404,22 @@ class HumanLM(Recipe):
         return Reader.settle(settle_judges(s))
 
     def check(self, s: Settings) -> None:
-        _check_settings(s)
+        "Raise for settings that cannot be trained with, before anything is read"
+        for name in s.run.methods:
+            check_name(name, MODES, "method", ConfigError)
+        if s.reward.extra:
+            load_plugin(s.reward.extra, "reward.extra")
+        if s.rollout.compose:
+            check_composed(s.hierarchy)
+        Reader.check(s)
+        levels = s.hierarchy.load().names
+        for name in levels if s.data.source == "miniworld" else ():
+            check_name(name, LEVELS, "level of the synthetic world", ConfigError)
+        for place in s.eval.beside:
+            how_to_ask(place)  # raises where there is no such model
+        fits = s.rollout.group_size > 1 or all(MODES[name].supervised for name in s.run.methods)
+        require("hierarchy", (levels[-1] == "response", "levels must end with 'response'"))
+        require("rollout", (fits, "group_size must be at least 2: completions are compared"))
 
     def teaches(self, s: Settings) -> bool:
         return _lesson_steps(s) > 0 or any(MODES[name].supervised for name in s.run.methods)
@@ -474,9 +469,12 @@ class HumanLM(Recipe):
         return stages
 
     def contract(self, run: Run, name: str, tokenizer: Any) -> dict[str, str]:
-        s, sources = run.settings, Counter(e.source for e in run.work.data.split("train"))
-        rollout, [(source, _)] = settings_of(s, name).rollout, sources.most_common(1)
-        return contract(s.model, hierarchy_of(s, name), rollout, name, source)
+        s, sources = (
+            settings_of(run.settings, name),
+            Counter(e.source for e in run.work.data.split("train")),
+        )
+        [(source, _)] = sources.most_common(1)
+        return contract(s.model, s.hierarchy, s.rollout, name, source)
 
     def evaluate(self, run: Run, name: str) -> list[Measurement]:
         return measured(_evaluations_of(run, name), run.work.examples, run.settings.eval.texts)

@@ -134,7 +134,6 @@ class _Scene(NamedTuple):
 
     example: Example  # who, where, and what was said before
     level: str  # response, or a state
-    ignored: int = 0  # system messages that are not the persona
     states: Mapping[str, str] = {}  # level → text: what the person feels and thinks as they reply
 
 
@@ -155,8 +154,8 @@ def read_scene(
         if name not in levels:
             raise RequestError(f"Unknown level {shorten(name)!r}.{near_miss(name, levels)}", param)
     read = [(m.role in SYSTEM, m.message(f"messages[{i}]")) for i, m in enumerate(r.messages)]
-    system = [m.content for is_system, m in read if is_system]
-    persona = r.persona if r.persona is not None else (system or [""])[-1]
+    system = ["", *(m.content for is_system, m in read if is_system)]
+    persona = system[-1] if r.persona is None else r.persona
     try:
         who, context = (
             as_persona(persona),
@@ -166,7 +165,7 @@ def read_scene(
         raise RequestError(str(e), "messages") from e
     place = r.source or source
     example = Example("request", place, "test", SPEAKER, "request", who, context, "")
-    return _Scene(example, r.level, len(system) - (r.persona is None), r.states)
+    return _Scene(example, r.level, r.states)
 
 # %% ../../nbs/alignment/08_simulator.ipynb #Utterance
 class Utterance(NamedTuple):
@@ -345,7 +344,6 @@ class SimulatorClient(Client):
                 "statuses": statuses,
                 "thoughts": thoughts,
                 "ends": ends,
-                "ignored_system_messages": scene.ignored,
             },
         )
 
