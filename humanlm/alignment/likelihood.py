@@ -127,7 +127,7 @@ class Reader:
         s = settings
         beta, learns = s.trainer.get("beta", 0.0), max(s.reward.reply_loss, 0)
         return [
-            f"judge       none in training: real replies, read by a {s.judge.reader} reader; credit "
+            f"judge       none in training: a {s.judge.reader} reader of real replies; credit "
             f"{s.reward.credit}, KL {beta:g}, weight of learning replies {learns:g}"
         ]
 
