@@ -301,8 +301,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                        'humanlm/alignment/sections.py'),
                                             'humanlm.alignment.sections._read_evaluations': ( 'alignment/sections.html#_read_evaluations',
                                                                                               'humanlm/alignment/sections.py'),
-                                            'humanlm.alignment.sections._reading': ( 'alignment/sections.html#_reading',
-                                                                                     'humanlm/alignment/sections.py'),
                                             'humanlm.alignment.sections._training': ( 'alignment/sections.html#_training',
                                                                                       'humanlm/alignment/sections.py'),
                                             'humanlm.alignment.sections.statement': ( 'alignment/sections.html#statement',

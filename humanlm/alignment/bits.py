@@ -127,7 +127,6 @@ def _persona_values(e, logps):
         **{"persona": none - right, "specific": other - right},
         "who": weight * best[0] / best.sum(),
         "chance": weight / len(among),
-        "sure": weight / np.exp(among - among.max()).sum(),
     }
 
 # %% ../../nbs/alignment/04_bits.ipynb #model_bits

@@ -167,7 +167,7 @@ async def judge_texts(
         return {level: scores[0] for level, scores in (await score_aspects(judge, request)).items()}
 
     async def one(place):
-        "Score a text; a fault is excused if the truth itself says nothing, and flagged"
+        "Score a text; a fault is excused and flagged if the truth itself says nothing"
         row, _, request = place
         level = "response" if request.item == "reply" else request.level
         fault = format_score("0", statuses[row].get(level, "ok")) if statuses else None
@@ -245,7 +245,7 @@ def measured(
 def policy_of(
     name: str | Path, settings: Settings, ledger: Ledger | None = None
 ) -> Any:  # a `Policy`, or as much of it as an evaluation needs
-    "Load a model, or make the client of a chat model; limits and cache are those of the test judge"
+    "Load a model, or make a client with the limits and the cache of the test judge"
     s = settings
     if is_chat_model(str(name)):
         access = replace(s.test_judge, model=name, budget=s.eval.budget, base_url=None)

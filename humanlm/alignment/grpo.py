@@ -65,19 +65,16 @@ def _batch_metrics(
     batch: Batch,  # of B trajectories and rewards `[B, R]`, nan = no score
     weights: Sequence[float],  # `[R]`
 ) -> dict[str, float]:
-    "Mean reward and score per level, shares of faults and of missing scores"
-    total, trajectories = combine(batch.rewards, weights), batch.trajectories
-    levels, metrics = np.array([t.level for t in trajectories]), {}
-    for level in sorted({*levels.tolist()}):
-        rewards = total[levels == level]
-        metrics[f"reward/{level}"] = float(known_mean(rewards))
-        metrics[f"scored/{level}"] = 1 - float(np.isnan(rewards).mean())
-    if any(len(t.scores) > 1 for t in trajectories):
-        for level in sorted({level for t in trajectories for level in t.scores}):
-            scores = [t.scores[level].value for t in trajectories if level in t.scores]
-            metrics[f"score/{level}"] = float(known_mean(scores))
-    metrics["parse/ok"] = sum(t.parse_status == "ok" for t in trajectories) / len(trajectories)
-    return metrics | {"judge/no_score": float(np.isnan(total).mean())}
+    "Return mean reward and score per level, shares of faults and of missing scores"
+    values = defaultdict(list)
+    for t, reward in zip(batch.trajectories, combine(batch.rewards, weights).tolist()):
+        values[f"reward/{t.level}"].append(reward)
+        values[f"scored/{t.level}"].append(reward == reward)
+        for level, score in t.scores.items() if len(t.scores) > 1 else ():
+            values[f"score/{level}"].append(score.value)
+        values["parse/ok"].append(t.parse_status == "ok")
+        values["judge/no_score"].append(reward != reward)
+    return {name: float(known_mean(np.array(of, float))) for name, of in values.items()}
 
 # %% ../../nbs/30_grpo.ipynb #composed_turn
 def _composed_turn(
@@ -92,8 +89,6 @@ def _composed_turn(
     async def composed(rows: Sequence[dict], policy: Policy) -> list[Trajectory]:
         mine = dict.fromkeys(row["example_id"] for row in rows if row["level"] == "response")
         every, place = from_everywhere(list(mine))
-        if not every:
-            return await rollout(rows, policy)
         source = states or StateSource(config, policy.generate)
         first = [id not in every[:i] for i, id in enumerate(every)][place]  # asked nowhere before
         before = source.tokens

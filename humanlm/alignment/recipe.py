@@ -154,6 +154,25 @@ def _judging_plan(
         count *= len(sample) * len(rows) / max(1, len(rows[:20]))
     return judging_plan(config, what, round(count), sample, levels)
 
+# %% ../../nbs/alignment/51_recipe.ipynb #stage-plans
+def _stage_plan(
+    s: Settings,
+    name: str,
+    count: int | None = None,  # training examples; None: nobody has counted them
+) -> StagePlan:
+    "Return the workload of a stage: steps, completions, longest answer"
+    names = s.run.methods if name == "cold-start" else [name]
+    rows = [row for n in names for row in _rows(s, n)]
+    longest = max((row["max_tokens"] for row in rows), default=0)
+    if name != "cold-start" and not MODES[name].supervised:
+        steps = planned_steps(s, count and count * len(rows))
+        return StagePlan(name, steps, s.rollout.num_prompts * s.rollout.group_size, longest)
+    taught = _lesson_steps(s)
+    steps = taught + s.sft.faithful_steps * bool(taught)
+    return StagePlan(
+        name, steps if name == "cold-start" else s.sft.reply_steps, s.sft.batch, longest, "lessons"
+    )
+
 # %% ../../nbs/alignment/51_recipe.ipynb #plan_lines
 def _check_judges(s: Settings, data: Data) -> None:
     "Raise if the oracle lacks true states, or a budget lacks a price"
@@ -185,25 +204,6 @@ def _plan_lines(s: Settings, data: Data) -> list[str]:
         *(stage_line(s, stage) for stage in stages),
         *judged,
     ]
-
-# %% ../../nbs/alignment/51_recipe.ipynb #stage-plans
-def _stage_plan(
-    s: Settings,
-    name: str,
-    count: int | None = None,  # training examples; None: nobody has counted them
-) -> StagePlan:
-    "Return the workload of a stage: steps, completions, longest answer"
-    names = s.run.methods if name == "cold-start" else [name]
-    rows = [row for n in names for row in _rows(s, n)]
-    longest = max((row["max_tokens"] for row in rows), default=0)
-    if name != "cold-start" and not MODES[name].supervised:
-        steps = planned_steps(s, count and count * len(rows))
-        return StagePlan(name, steps, s.rollout.num_prompts * s.rollout.group_size, longest)
-    taught = _lesson_steps(s)
-    steps = taught + s.sft.faithful_steps * bool(taught)
-    return StagePlan(
-        name, steps if name == "cold-start" else s.sft.reply_steps, s.sft.batch, longest, "lessons"
-    )
 
 # %% ../../nbs/alignment/51_recipe.ipynb #AlignmentWork
 class _Candidate(NamedTuple):

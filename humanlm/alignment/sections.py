@@ -133,15 +133,6 @@ def statement(
         lines.append(f"Rewards in training came from another judge: {trained['model']}.")
     return lines
 
-# %% ../../nbs/alignment/05_sections.ipynb #UNREAD
-def _reading(run: RunFolder) -> list[str]:  # none where the judge can read states from a reply
-    "Say what the judge could not read"
-    test = (run.results.notes.get("judges") or {}).get("test", {})
-    says = (
-        f"Reply state alignment is not measured: {test.get('model')} reads no states from a reply."
-    )
-    return [says] * (test.get("reads") == [])
-
 # %% ../../nbs/alignment/05_sections.ipynb #_example
 def _examples_section(run: RunFolder) -> Html:
     "Show a few held-out rows, with what every model said"
@@ -191,7 +182,7 @@ def _training(run: RunFolder) -> Html:
 
 def _first(run: RunFolder) -> Html:
     "Show what the numbers rest on, and the most important of them"
-    return report.first_screen(run, [*_reading(run), *statement(run.config)], NAMES)
+    return report.first_screen(run, statement(run.config), NAMES)
 
 
 _FRAME = standard_sections(NAMES)

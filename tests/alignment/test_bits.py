@@ -108,7 +108,7 @@ def test_the_planted_world_comes_out_right(taught):
     size = np.mean([byte_count(e.reply) for e in planted(40)])
     assert found["own"] < found["none"] < found["other"] - 0.2
     assert found["persona"] == pytest.approx(math.log2(len(WORDS)) / size, abs=0.06)
-    assert found["who"] > 0.9 and found["chance"] == 1 / 8 and found["sure"] > 0.8
+    assert found["who"] > 0.9 and found["chance"] == 1 / 8
 
 
 def by_rows(policy, prompt, given, reply):
