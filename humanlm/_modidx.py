@@ -21,6 +21,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                             'humanlm/alignment/comparison.py'),
                                               'humanlm.alignment.comparison._file': ( 'alignment/comparison.html#_file',
                                                                                       'humanlm/alignment/comparison.py'),
+                                              'humanlm.alignment.comparison._judged_in': ( 'alignment/comparison.html#_judged_in',
+                                                                                           'humanlm/alignment/comparison.py'),
                                               'humanlm.alignment.comparison._named': ( 'alignment/comparison.html#_named',
                                                                                        'humanlm/alignment/comparison.py'),
                                               'humanlm.alignment.comparison._open_comparison': ( 'alignment/comparison.html#_open_comparison',

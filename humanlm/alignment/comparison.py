@@ -190,16 +190,18 @@ def _with_task(
     conditions = _conditions(settings, work.fingerprint)
     files = Contestant("", system.place).key() if system.kind == "model" else system.place
     key, judged = fingerprint([conditions, system.kind, files, system.texts]), _file(run, system)
-    if not (key == before and judged.is_file()):
-        judged = home and home / "evaluations" / f"{Path(system.place).name}.jsonl"
-        if home and judged.is_file():
-            trained, data = (
-                _settings_of_run((), home),
-                read_record(home).get("data_fingerprint", ""),
-            )
-            if _conditions(_settings_for(system, trained, trained), data) != conditions:
-                judged = None
+    if key != before or not judged.is_file():
+        judged = _judged_in(home, system, conditions) if home else None
     return system._replace(settings=settings, key=key, judged=judged)
+
+
+def _judged_in(run: Path, system: _System, conditions: str) -> Path | None:
+    "Return the evaluations of a system in its run, if they were made under these conditions"
+    file = run / "evaluations" / f"{Path(system.place).name}.jsonl"
+    if file.is_file():
+        trained, data = _settings_of_run((), run), read_record(run).get("data_fingerprint", "")
+        same = _conditions(_settings_for(system, trained, trained), data) == conditions
+        return file if same else None
 
 
 def _file(run: Run, system: _System, kind: str = "evaluations") -> Path:

@@ -58,8 +58,8 @@ class EvalConfig:
     reply_states: bool = True
     """Also judge the states in the generated reply: one more question to the judge per state."""
     no_repeat_ngram: int = 0
-    """Length of token sequences that may not occur twice in a reply. 0: no limit. The paper: 4. Chat
-    models ignore it."""
+    """Length of token sequences that may not occur twice in a reply. 0: no limit; the paper: 4.
+    Chat models ignore it."""
     budget: float | None = None
     """Most US dollars that the evaluated chat models may cost, all together."""
     texts: tuple[str, ...] = ("edit_similarity", "bleu", "chrf")
@@ -68,8 +68,8 @@ class EvalConfig:
     """Also measure bits per byte of the real replies. The number says among how many people the
     writer is to be found. 0: no bits."""
     beside: tuple[str, ...] = ()
-    """Further models to evaluate, such as the package's model people: folders or names of the Hub. A
-    folder RUN/models/NAME is called RUN-NAME."""
+    """Further models to evaluate, such as the package's model people: folders, or names of the Hub.
+    A folder RUN/models/NAME is called RUN-NAME."""
 
     def __post_init__(self):
         for name in self.texts:

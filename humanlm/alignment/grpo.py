@@ -25,7 +25,6 @@ from ..hierarchy.composed import StateSource, compose
 from ..hierarchy.parsing import ParsePolicy
 from ..hierarchy.prompts import HierarchyConfig
 from ..rewards.reward import AlignmentReward, combine, own_reward, requests_by_row
-from ..rewards.scoring import Judge
 from ..training.method import Batch, Method, group_advantage
 from ..training.policies import Policy
 from ..training.rollouts import Rollout, single_turn
@@ -106,7 +105,7 @@ def _composed_turn(
 # %% ../../nbs/30_grpo.ipynb #alignment_method
 def alignment_method(
     config: Any,  # settings of a run
-    judge: Judge | Reader,  # a reader: what it finds likely is paid
+    judge: Any,  # a `Judge`, or a `Reader`, whose likelihoods are the reward
     rows: Sequence[dict],  # all rows that will be trained on, from `training_rows`
     examples: Sequence[Example],  # that they were made from
     name: str = "humanlm",  # of a mode

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from textwrap import fill
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -263,13 +263,14 @@ def _train_by_reward(run: Run, stage: str, model: Any, tokenizer: Any) -> None:
     from humanlm.alignment.grpo import alignment_method, schedule
 
     s, w, train = settings_of(run.settings, stage), run.work, run.work.data.split("train")
-    rows, r = run.recipe.rows(s, stage, train), s.rollout
+    system: Any = run.recipe
+    rows, r = system.rows(s, stage, train), s.rollout
 
     def order(rows, steps):
         return schedule(rows, steps, r.num_prompts, s.run.seed, r.reply_share, r.mixed_levels)
 
     judge = Reader.of_run(run, stage) if isinstance(w.judge, Reader) else w.judge
-    method = alignment_method(s, judge, rows, train, stage, w.reward, run.recipe.states(s))
+    method = alignment_method(s, judge, rows, train, stage, w.reward, system.states(s))
     learn(run, stage, model, tokenizer, method, rows, order)
 
 # %% ../../nbs/alignment/51_recipe.ipynb #evaluations_of
@@ -289,14 +290,14 @@ def _candidates(run: Run) -> Mapping[str, Any]:
 
 def _evaluations_of(run: Run, name: str) -> list[Evaluation]:
     "Evaluate a candidate on every level of the held-out rows; done once and kept"
-    w, judge = run.work, run.work.test_judge
+    w, judge, system = run.work, run.work.test_judge, cast(Any, run.recipe)
 
     def make():
         candidate = _candidates(run)[name]
         s, texts = candidate.settings, candidate.texts
         if texts is None:
             policy = policy_of(candidate.place, s, w.ledgers.get("simulated user"))
-            judged = evaluate(policy, w.examples, s, judge, run.recipe.states(s))
+            judged = evaluate(policy, w.examples, s, judge, system.states(s))
         else:
             d = s.hierarchy.load()
             shown = [{n: text for n, text in row.items() if n in d.names} for row in texts]
@@ -329,7 +330,7 @@ def _ngram_bits(
 
 def _add_bits(run: Run, outcome: Results) -> Results:
     "Measure the bits of every model, and of a model of characters; intervals are by person"
-    w, path = run.work, f"bits-{run.settings.eval.bits}"
+    w, path, system = run.work, f"bits-{run.settings.eval.bits}", cast(Any, run.recipe)
 
     def bits_of(name, make, *what):
         print(f"bits of {name}", flush=True)
@@ -337,7 +338,7 @@ def _add_bits(run: Run, outcome: Results) -> Results:
         return run.kept(f"{path}/{name}.jsonl", lambda: make(*what), *save)
 
     bits = {
-        name: bits_of(name, run.recipe.bits, one.place, w.examples, one.settings)
+        name: bits_of(name, system.bits, one.place, w.examples, one.settings)
         for name, one in _models(run).items()
         if not is_chat_model(one.place) or one.place.startswith("vllm/")
     }
