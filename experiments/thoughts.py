@@ -31,7 +31,6 @@ from humanlm.alignment.evaluation import (
 from humanlm.alignment.modes import (
     MODES,
     cold_start_hierarchy,
-    hierarchy_of,
     settings_of,
 )
 from humanlm.alignment.recipe import AlignmentStudy, HumanLM
@@ -124,7 +123,7 @@ def _thinkers(
     if not cold_start_hierarchy(settings).thinks("response"):
         return {}
     methods = settings.run.methods
-    able = [name for name in methods if hierarchy_of(settings, name).thinks("response")]
+    able = [n for n in methods if settings_of(settings, n).hierarchy.thinks("response")]
     return {"cold-start-think": "cold-start"} | dict(zip(able, able))
 
 

@@ -204,8 +204,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                     'humanlm/alignment/modes.py'),
                                          'humanlm.alignment.modes.cold_start_hierarchy': ( 'alignment/modes.html#cold_start_hierarchy',
                                                                                            'humanlm/alignment/modes.py'),
-                                         'humanlm.alignment.modes.hierarchy_of': ( 'alignment/modes.html#hierarchy_of',
-                                                                                   'humanlm/alignment/modes.py'),
                                          'humanlm.alignment.modes.settings_of': ( 'alignment/modes.html#settings_of',
                                                                                   'humanlm/alignment/modes.py'),
                                          'humanlm.alignment.modes.training_rows': ( 'alignment/modes.html#training_rows',
