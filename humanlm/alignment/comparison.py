@@ -200,7 +200,10 @@ def _judged_in(run: Path, system: _System, conditions: str) -> Path | None:
     file = run / "evaluations" / f"{Path(system.place).name}.jsonl"
     if file.is_file():
         trained, data = _settings_of_run((), run), read_record(run).get("data_fingerprint", "")
-        same = _conditions(_settings_for(system, trained, trained), data) == conditions
+        same = (
+            _conditions(_settings_for(system._replace(thinking=""), trained, trained), data)
+            == conditions
+        )
         return file if same else None
 
 

@@ -220,6 +220,12 @@ def _match_goal(truth: str, reading: _Reading) -> tuple[float, ...]:
     return (1.0 if truth in goals else 0.4 * any({truth, goal} in _NEAR for goal in goals),)
 
 
+def _key_points(level, state):
+    if level == "stance":
+        return (f"{state.direction} {state.target}", state.strength)
+    return (state,) if isinstance(state, str) else tuple(map(str, state))
+
+
 def _match_keys(level: str, truth: Any, reading: _Reading) -> tuple[float, ...]:  # by slot
     "Return the match of a belief, a value, or tone and structure"
     pairs = zip(_key_points(level, truth), LEVEL_SLOTS[level])
@@ -331,12 +337,6 @@ def _true_states(truth, level="state"):
         return states
     advice = "It knows only the phrases of this world: use another judge for other text."
     raise DataError(f"The oracle finds no {level} in {shorten(truth)!r}. {advice}")
-
-
-def _key_points(level, state):
-    if level == "stance":
-        return (f"{state.direction} {state.target}", state.strength)
-    return (state,) if isinstance(state, str) else tuple(map(str, state))
 
 # %% ../../nbs/worlds/04_oracle.ipynb #score_state
 def score_state(

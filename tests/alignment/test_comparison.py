@@ -338,6 +338,7 @@ def test_a_run_is_used_again_only_under_the_same_conditions(here):
     ):
         assert not done("mini", *flags)["script"], flags
     assert done("mini", "--test_judge.concurrency", "2")["script"]
+    assert not done("mini:script@on")["script@on"]
 
 
 def test_only_what_changed_is_judged_again(here):
