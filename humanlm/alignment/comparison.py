@@ -200,11 +200,8 @@ def _judged_in(run: Path, system: _System, conditions: str) -> Path | None:
     file = run / "evaluations" / f"{Path(system.place).name}.jsonl"
     if file.is_file():
         trained, data = _settings_of_run((), run), read_record(run).get("data_fingerprint", "")
-        same = (
-            _conditions(_settings_for(system._replace(thinking=""), trained, trained), data)
-            == conditions
-        )
-        return file if same else None
+        before = _settings_for(system._replace(thinking=""), trained, trained)
+        return file if _conditions(before, data) == conditions else None
 
 
 def _file(run: Run, system: _System, kind: str = "evaluations") -> Path:
