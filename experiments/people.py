@@ -11,6 +11,7 @@ from collections import ChainMap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from experiments.thought_bits import with_thoughts
 from humanlm.alignment.bits import NGRAM
 from humanlm.alignment.recipe import AlignmentStudy, HumanLM
 from humanlm.core.config import Settings
@@ -66,6 +67,7 @@ class PeopleRecipe(HumanLM):
     "HumanLM, compared in bits"
 
     study = "experiments.people:PeopleStudy"
+    bits = staticmethod(with_thoughts)
 
 
 recipe = PeopleRecipe()

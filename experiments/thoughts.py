@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments import prefixes  # noqa: F401  adds the mode prefix-chaining
-from humanlm.alignment.contract import state_source
+from experiments.thought_bits import ComposedConfig, state_source, with_thoughts
 from humanlm.alignment.evaluation import (
     Evaluation,
     evaluate,
@@ -31,7 +31,6 @@ from humanlm.alignment.evaluation import (
 from humanlm.alignment.modes import (
     MODES,
     cold_start_hierarchy,
-    hierarchy_of,
     settings_of,
 )
 from humanlm.alignment.recipe import AlignmentStudy, HumanLM
@@ -45,7 +44,7 @@ from humanlm.evaluation.measured import (
     score_table,
 )
 from humanlm.evaluation.outcome import Arms, Table, rounded
-from humanlm.hierarchy.composed import states_in
+from humanlm.hierarchy.composed import StateSource, states_in
 from humanlm.hierarchy.levels import word_count
 from humanlm.hierarchy.prompts import TRACE
 from humanlm.rewards.judge_settings import make_judge
@@ -124,7 +123,7 @@ def _thinkers(
     if not cold_start_hierarchy(settings).thinks("response"):
         return {}
     methods = settings.run.methods
-    able = [name for name in methods if hierarchy_of(settings, name).thinks("response")]
+    able = [n for n in methods if settings_of(settings, n).hierarchy.thinks("response")]
     return {"cold-start-think": "cold-start"} | dict(zip(able, able))
 
 
@@ -190,7 +189,10 @@ def _follow_ups(s: Settings) -> list[_FollowUp]:
     thoughts.append(_FollowUp("cold-start-think", "own", "cold-start", replies))
     composed = [
         _FollowUp(
-            arm, "composed", model, aloud.changed(rollout={"compose": True, "states_from": of})
+            arm,
+            "composed",
+            model,
+            aloud.changed(rollout={"compose": True}, composed={"states_from": of}),
         )
         for arm, (model, of) in _composers(s).items()
     ]
@@ -331,7 +333,18 @@ class ThoughtStudy(AlignmentStudy):
 class ThoughtRecipe(HumanLM):
     "HumanLM, whose finished runs are asked for more"
 
+    groups = HumanLM.groups | {"composed": ComposedConfig}
     study = "experiments.thoughts:ThoughtStudy"
+    bits = staticmethod(with_thoughts)
+
+    def states(self, s: Settings) -> StateSource | None:
+        return state_source(s)
+
+    def rows(self, s: Settings, name: str, examples: Sequence[Example]) -> list[dict]:
+        "With the states of another model, only reading them is learned"
+        rows = HumanLM.rows(s, name, examples)
+        alone = MODES[name].composed and s.composed.states_from
+        return [row for row in rows if row["level"] == "response"] if alone else rows
 
 
 recipe = ThoughtRecipe()

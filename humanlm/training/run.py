@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['COMMON', 'run_setting', 'read_settings', 'groups_of', 'parse_settings', 'Run', 'updates', 'shares_of', 'max_steps',
            'planned_steps', 'quiet_libraries', 'keep_memory', 'check_settings', 'gpu_plan', 'lessons', 'learn',
-           'make_run', 'start', 'fit', 'plan', 'planned_stages', 'step_plan', 'train_or_plan']
+           'record', 'make_run', 'start', 'fit', 'plan', 'stage_line', 'planned_stages', 'step_plan', 'train_or_plan']
 
 # %% ../../nbs/training/18_run.ipynb #exported-imports
 import atexit
@@ -432,7 +432,7 @@ def _passes(s: Settings) -> Callable:
     return order
 
 # %% ../../nbs/training/18_run.ipynb #record
-def _record(run: Run, state: Literal["started", "finished"] = "started") -> None:
+def record(run: Run, state: Literal["started", "finished"] = "started") -> None:
     "Write `run.json`"
     if is_main_process():
         s, work, name = run.settings, run.work, run.settings.model.name
@@ -468,7 +468,7 @@ def _part_processes() -> None:
 # %% ../../nbs/training/18_run.ipynb #run_stages
 def _run_stages(run: Run) -> None:
     "Run every stage that is not done yet; the first process alone evaluates"
-    _record(run)
+    record(run)
     run.recipe.begin(run)
     _make_base(run)
     for stage in run.recipe.stages(run):
@@ -480,7 +480,7 @@ def _run_stages(run: Run) -> None:
             model = _with_adapter(run, model) if stage.start == "base" else model
             stage.train(run, stage.name, model, tokenizer)
             _keep_model(run, stage.name, model, tokenizer)
-        _record(run)
+        record(run)
     with _one_leads() as leads:
         if leads:
             with run.stages("evaluation"):
@@ -548,7 +548,7 @@ def start(
                 _run_stages(run)
                 state = "finished"
             finally:
-                _record(run, state)  # what was spent, also where it stops
+                record(run, state)  # what was spent, also where it stops
         if leads:
             _show(recipe, settings, folder)
     return folder
@@ -604,7 +604,7 @@ def plan(recipe: Recipe, settings: Settings) -> str:
     try:
         details = list(recipe.plan(s))
     except NotMade as e:
-        details = [_stage_line(s, stage) for stage in recipe.stage_plans(s) if stage.steps != 0]
+        details = [stage_line(s, stage) for stage in recipe.stage_plans(s) if stage.steps != 0]
         details.append(_not_made(e))
     if not any(" steps" in line for line in details):
         lines.append(f"by a method         {step_plan(s, planned_steps(s, 0))}")
@@ -612,7 +612,7 @@ def plan(recipe: Recipe, settings: Settings) -> str:
     return "\n".join(lines)
 
 
-def _stage_line(s: Settings, stage: StagePlan) -> str:
+def stage_line(s: Settings, stage: StagePlan) -> str:
     "Say what a stage will do whose data are not there"
     lessons = f"{stage.steps} steps of {stage.rows} rows"
     return f"{stage.name:<19} {lessons if stage.kind == 'lessons' else step_plan(s, stage.steps)}"

@@ -48,9 +48,6 @@ class RolloutConfig:
     compose: bool = False
     """Ask the states first, write the answers as the thought, then ask for the reply. For models
     that think; modes say it for themselves."""
-    states_from: str | None = None
-    """Model that answers the states of composed replies: one of the run, another run, a folder, or
-    a name of the Hub. null: the model itself. With it, training asks replies only."""
 
     def __post_init__(self):
         share = self.reply_share is None or (0 <= self.reply_share <= 1 and not self.mixed_levels)

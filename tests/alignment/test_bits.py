@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 import torch
 
+from experiments.thought_bits import thought_bits
 from humanlm.alignment.bits import (
     _measure_bits,
     model_bits,
     reply_span,
 )
-from humanlm.alignment.comparison import read_settings
+from humanlm.alignment.comparison import _settings_of_run
 from humanlm.alignment.contract import contract, load_policy
 from humanlm.clients.names import is_up
 from humanlm.core.basics import HumanLMError
@@ -36,7 +37,7 @@ from humanlm.models.logps import token_logps
 from humanlm.serving.vllm import vllm_command
 from humanlm.training.policies import ModelPolicy
 
-SETTINGS = read_settings([])
+SETTINGS = _settings_of_run([])
 WORDS = "otter walnut violin comet pepper harbour lantern meadow saddle velvet".split()
 ASKED = HierarchyConfig(levels=["stance", "response"])
 TAGS = [f"<{slash}{level}>" for level in ("stance", "response") for slash in ("", "/")]
@@ -107,7 +108,7 @@ def test_the_planted_world_comes_out_right(taught):
     size = np.mean([byte_count(e.reply) for e in planted(40)])
     assert found["own"] < found["none"] < found["other"] - 0.2
     assert found["persona"] == pytest.approx(math.log2(len(WORDS)) / size, abs=0.06)
-    assert found["who"] > 0.9 and found["chance"] == 1 / 8 and found["sure"] > 0.8
+    assert found["who"] > 0.9 and found["chance"] == 1 / 8
 
 
 def by_rows(policy, prompt, given, reply):
@@ -151,18 +152,22 @@ class Knows(ModelPolicy):
         return [[-cost(ids)] * len(ids) for ids in completion_ids]
 
 
+def saved(*asked):
+    measured = thought_bits(*asked)
+    return {name: float(np.mean([values[name] for values in measured])) for name in measured[0]}
+
+
 def test_states_are_worth_what_they_tell_and_those_of_another_row_nothing():
     policy, rows = untaught(), planted(20)
     policy = Knows(policy.model, policy.tokenizer)
     asked = replace(ASKED, thinking="hetero")
-    found = means(_measure_bits(policy, rows, asked, before="states"))
+    found = saved(policy, rows, asked, "states")
     spans = [reply_span(policy, e, asked) for e in rows]
     lengths = [len(s.reply) / byte_count(e.reply) for s, e in zip(spans, rows)]
     assert found["state_1"] == pytest.approx(np.mean(lengths) * math.log2(10))
     assert found["state_8"] == pytest.approx(found["state_1"])  # all draws are the same here
     assert abs(found["state_1_other"]) + abs(found["state_8_other"]) < 1e-9
-    assert "state_1" not in means(_measure_bits(policy, rows, asked))
-    thoughts = means(_measure_bits(policy, rows, asked, before="thoughts"))
+    thoughts = saved(policy, rows, asked, "thoughts")
     assert thoughts["state_1"] == pytest.approx(found["state_1"])
     assert abs(thoughts["state_1_other"]) < 1e-9
 

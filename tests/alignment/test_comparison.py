@@ -14,7 +14,7 @@ from server import run_under_kills, serving
 
 import humanlm.eval
 from humanlm.alignment import comparison as ev
-from humanlm.alignment.comparison import prepare, read_settings
+from humanlm.alignment.comparison import _prepare, _settings_of_run
 from humanlm.alignment.evaluation import (
     METRICS,
     REFERENCES,
@@ -24,6 +24,7 @@ from humanlm.clients.names import scripts
 from humanlm.core.basics import DataError, read_jsonl, run_sync, write_jsonl
 from humanlm.core.records import load_examples
 from humanlm.core.runs import run_record, save_record
+from humanlm.data.dataset import data_fingerprint
 from humanlm.evaluation.measured import ALL
 from humanlm.rewards.judges import OracleJudge
 from humanlm.worlds.mini import make_world
@@ -58,13 +59,15 @@ def made(tmp_path_factory):
     run = place / "runs/mini"
     run.mkdir(parents=True)
     (run / "config.yaml").write_text(CONFIG)
-    settings = read_settings([], run)
-    world, test = make_world(settings.world), load_data(settings).split("test")
+    settings = _settings_of_run([], run)
+    data = load_data(settings)
+    world, test = data.world, data.split("test")
     said = {name: predictor_texts(world, test, name) for name in ("rules", "uniform", "agreeable")}
     write_jsonl(run / "examples.jsonl", test)
-    save_record(run, run_record(settings))
+    save_record(run, run_record(settings, data_fingerprint(data.examples)))
     models = {"base": "uniform", "script": "rules", **REFERENCES}
     for model, kind in models.items():
+        write_jsonl(run / "models" / model / "config.json", [])
         found = run_sync(judge_texts(test, said[kind], OracleJudge(world)))
         write_jsonl(run / "evaluations" / f"{model}.jsonl", found)
     for file, kind in {"reader": "rules", "polite": "agreeable"}.items():
@@ -95,7 +98,9 @@ def means(folder, level=ALL):
 
 
 def done(*argv):
-    return {system.name: bool(system.home) for system in prepare(list(argv)).systems}
+    return {
+        name: bool(system.judged) for name, system in _prepare(list(argv)).work.candidates.items()
+    }
 
 
 # ---- the whole command
@@ -190,7 +195,7 @@ def test_real_threads_have_no_known_states_and_still_get_reply_states(here):
         "replies.jsonl",
     ]
     with pytest.raises(DataError, match="split"):
-        load_data(read_settings(argv)).split("train")
+        load_data(_settings_of_run(argv)).split("train")
     assert humanlm.eval.main(argv) == 0
     assert {metric for _, metric in means("runs/run-eval")} == {
         "response_alignment",
@@ -235,12 +240,10 @@ def test_a_chat_model_that_is_down_stops_the_comparison_and_scores_nothing(
 
 def test_a_model_is_asked_as_it_was_trained_unless_the_input_says_otherwise(here):
     Path("runs/mini/config.yaml").write_text(CONFIG.replace("[script]", "[humanlm-hetero]"))
-    for name in ("base", "humanlm-hetero"):
-        Path(f"runs/mini/models/{name}").mkdir(parents=True)
-        Path(f"runs/mini/models/{name}/config.json").write_text("{}")
+    write_jsonl("runs/mini/models/humanlm-hetero/config.json", [])
     inputs = ["mini:base", "mini:base@on", "mini:humanlm-hetero", "scripted/user"]
-    systems = prepare(inputs).systems[:4]
-    assert [(s.name, s.candidate.settings.hierarchy.thinking) for s in systems] == [
+    systems = list(_prepare(inputs).work.candidates.values())[:4]
+    assert [(s.name, s.settings.hierarchy.thinking) for s in systems] == [
         ("base", "off"),
         ("base@on", "on"),
         ("humanlm-hetero", "hetero"),
@@ -308,7 +311,7 @@ def test_every_kind_of_missing_score_has_a_status_of_its_own(place):
         judge_texts(
             place[:3],
             texts,
-            OracleJudge(make_world(read_settings([], Path("runs/mini")).world)),
+            OracleJudge(make_world(_settings_of_run([], Path("runs/mini")).world)),
             statuses,
             False,
         )
@@ -335,6 +338,7 @@ def test_a_run_is_used_again_only_under_the_same_conditions(here):
     ):
         assert not done("mini", *flags)["script"], flags
     assert done("mini", "--test_judge.concurrency", "2")["script"]
+    assert not done("mini:script@on")["script@on"]
 
 
 def test_only_what_changed_is_judged_again(here):
@@ -384,7 +388,7 @@ def test_a_failing_judge_stops_the_comparison_and_keeps_nothing_of_it(here, monk
     "argv, said",
     [
         ([], "Nothing to compare"),
-        (["mine.jsonl"], "model or file 'mine.jsonl'"),
+        (["mine.jsonl"], "mine.jsonl"),
         (["mini:skript"], "Did you mean 'script'"),
     ],
 )

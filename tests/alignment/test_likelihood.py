@@ -18,7 +18,7 @@ from humanlm.alignment.likelihood import (
     Reader,
     _chosen,
     _group_credits,
-    reply_loss,
+    _reply_loss,
 )
 from humanlm.alignment.modes import training_rows
 from humanlm.core.basics import ConfigError, read_jsonl, run_sync
@@ -193,7 +193,7 @@ def test_the_supervised_term_has_the_gradient_of_a_plain_loop(tiny):
         return torch.cat([p.grad.flatten() for p in model.parameters()])
 
     weights = torch.full((7, 4), 1 / 28)
-    loss, numbers = reply_loss(2.0)(model, tensors | {"weights": weights})
+    loss, numbers = _reply_loss(2.0)(model, tensors | {"weights": weights})
     packed, plain = gradient(loss), 0.0
     for s in spans:
         ids = torch.tensor([s.prompt + s.before + s.reply])

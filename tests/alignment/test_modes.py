@@ -1,7 +1,6 @@
 "Every way of training on a real tiny model: what is asked and rewarded, and asked afterwards."
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,11 +11,12 @@ from experiments import prefixes  # noqa: F401  adds the mode prefix-chaining
 from humanlm.alignment.contract import how_to_ask, load_policy
 from humanlm.alignment.modes import (
     MODES,
-    hierarchy_of,
+    settings_of,
     training_rows,
 )
 from humanlm.alignment.simulator import Simulator
 from humanlm.core.basics import ConfigError, read_jsonl
+from humanlm.core.config import Settings
 from humanlm.core.records import sample_examples
 from humanlm.evaluation.index import load_trajectories
 from humanlm.hierarchy.composed import in_order, written
@@ -24,6 +24,7 @@ from humanlm.hierarchy.parsing import parse
 from humanlm.hierarchy.prompts import HierarchyConfig
 from humanlm.models.checkpoints import load_model
 from humanlm.training.run import check_settings, max_steps, read_settings, updates
+from humanlm.training.sampling import RolloutConfig
 
 EXAMPLES = sample_examples()[:4]
 NAMES = ("stance", "goal", "response")
@@ -66,12 +67,8 @@ def tokenizer(run):
     return load_model(run / "models" / "base").tokenizer
 
 
-def settings(*methods, judge="rule", **hierarchy):
-    return SimpleNamespace(
-        hierarchy=HierarchyConfig(**hierarchy),
-        run=SimpleNamespace(methods=list(methods)),
-        judge=SimpleNamespace(model=judge),
-    )
+def settings():
+    return Settings({"hierarchy": HierarchyConfig(), "rollout": RolloutConfig()})
 
 
 def said_by(run, name):
@@ -91,7 +88,7 @@ def squeezed(text):
 
 @pytest.mark.parametrize("name", MODES)
 def test_a_thought_comes_before_replies_only_and_only_where_the_mode_thinks(name):
-    found = hierarchy_of(settings(), name)
+    found = settings_of(settings(), name).hierarchy
     assert (found.thinks("response"), found.thinks("stance")) == (THINKING[name], False)
     for row in training_rows(EXAMPLES, found, name):
         assert row["thinking"] == (THINKING[name] and row["level"] == "response")
@@ -244,7 +241,7 @@ def test_a_file_of_the_paper_is_what_its_row_says(path):
     recipe, s = read_settings(["--config", str(path)])
     check_settings(recipe, s)
     (name,) = s.run.methods
-    hierarchy = hierarchy_of(s, name)
+    hierarchy = settings_of(s, name).hierarchy
     assert (MODES[name].asks, hierarchy.thinking, len(hierarchy.load())) == TABLE[path.stem]
     assert (
         s.rollout.num_prompts,
