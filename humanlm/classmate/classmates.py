@@ -21,12 +21,11 @@ import msgspec
 from .reasoning import END_MARK, START_MARK, shown_part, text_span
 from ..clients.client import ChatClient
 from ..clients.limits import in_turn
-from ..clients.names import is_chat_model
 from ..clients.protocol import ChatRequest, LLMError
 from ..clients.reader import break_markers, quoted
-from ..core.basics import ConfigError, DataError, check_name, near_miss, shorten
+from ..core.basics import ConfigError, DataError, check_name, shorten
 from ..core.web import server_url
-from ..models.settings import ClientConfig
+from ..models.settings import ClientConfig, model_check
 
 # %% ../../nbs/classmate/05_classmates.ipynb #ReasoningView
 class ReasoningView(NamedTuple):
@@ -130,12 +129,12 @@ async def ask_classmates(
 START = "initial"  # the policy's own weights at the start of its stage
 READER = "reader"  # a model of the run that has learned to go on with written reasoning alone
 REWARD_TYPES = ("vanilla_reward", "remove_wo_cot", "random_truncate", "shuffled")
-CONDITIONS = (
-    "always",
-    "no_classmate",
-    "no_classmate_when_main_incorrect",
-    "neg_classmate_when_main_incorrect",
-)
+CONDITIONS = {  # what the classmates' reward is multiplied by where the answer is right, and wrong
+    "always": (1.0, 1.0),
+    "no_classmate": (0.0, 0.0),
+    "no_classmate_when_main_incorrect": (1.0, 0.0),
+    "neg_classmate_when_main_incorrect": (1.0, -1.0),
+}
 PLACEMENTS = ("classmate_partial", "all")
 ESTIMATORS = (
     "grpo",
@@ -177,32 +176,32 @@ class ClassmateConfig(ClientConfig):
     models: list[str] = field(default_factory=lambda: [START])
     """Each initial (the policy's own weights, of the start), reader (of made-up tasks), vllm/NAME,
     hf/NAME, or a .json file of `humanlm serve classmates` for all that are hosted there."""
-    samples: int = field(default=1, kw_only=True)
+    samples: int = 1
     "Answers of each model to each reasoning."
-    temperature: float = field(default=1.0, kw_only=True)
+    temperature: float = 1.0
     "Of classmates."
-    max_tokens: int = field(default=256, kw_only=True)
+    max_tokens: int = 256
     "Longest answer of a classmate, in tokens."
-    reward_type: str = field(default="vanilla_reward", kw_only=True)
+    reward_type: str = "vanilla_reward"
     """vanilla_reward, remove_wo_cot (less what is earned without reasoning), random_truncate, or
     shuffled (a control: in training they are shown reasoning about another question)."""
-    reward_weight: float = field(default=1.0, kw_only=True)
+    reward_weight: float = 1.0
     "What the classmates' reward counts beside that of the policy's own answer."
-    use_classmate_condition: str = field(default="always", kw_only=True)
+    use_classmate_condition: str = "always"
     "always, no_classmate, no_classmate_when_main_incorrect or neg_classmate_when_main_incorrect."
-    placement: str = field(default="classmate_partial", kw_only=True)
+    placement: str = "classmate_partial"
     "Which tokens feel the classmates' reward: classmate_partial (those that were shown) or all."
-    estimator: str = field(default="grpo_w_classmate", kw_only=True)
+    estimator: str = "grpo_w_classmate"
     """grpo, grpo_main_classmate_separated, grpo_w_classmate, gdpo (as published; also
     gdpo_partial), drgrpo, rloo, or gae (with a critic: engine verl;
     gamma and lambda are verl's: verl.overrides [algorithm.gamma=1.0,algorithm.lam=1.0])."""
-    scale: bool = field(default=True, kw_only=True)
+    scale: bool = True
     "Divide by deviations (`norm_adv_by_std_in_grpo`)."
-    main_mode: str = field(default="all_tokens", kw_only=True)
+    main_mode: str = "all_tokens"
     "Which tokens feel anything: all_tokens, cot_only (with marks) or output_only (with marks)."
-    keep: str = field(default="1", kw_only=True)
+    keep: str = "1"
     "What of the reasoning is shown: a share, or such as first-100-tokens, last-100-tokens."
-    unfinished: str = field(default="skip", kw_only=True)
+    unfinished: str = "skip"
     "Reasoning that was never closed: skip (nobody is asked) or show."
     group: ClassVar[str] = "classmate"
     rules: ClassVar[tuple[str, ...]] = (START, READER)
@@ -215,16 +214,11 @@ class ClassmateConfig(ClientConfig):
             f"models must name one or more, each once, got {self.models}",
         )
         for name in self.models:
-            yield (
-                name.endswith(".json") or is_chat_model(name) or name in self.rules,
-                (
-                    f"models: {shorten(name)!r} is no classmate.{near_miss(name, self.rules)} "
-                    "Name a client, such as vllm/NAME"
-                ),
-            )
+            if not name.endswith(".json"):
+                yield model_check("models", name, self.rules)
         choices = {
             "reward_type": REWARD_TYPES,
-            "use_classmate_condition": CONDITIONS,
+            "use_classmate_condition": [*CONDITIONS],
             "placement": PLACEMENTS,
             "estimator": (*ESTIMATORS, "gae"),
             "main_mode": MAIN_MODES,
@@ -251,19 +245,19 @@ class AnswerRewardConfig(ClientConfig):
 
     model: str = ""
     """A chat model as the judge, where no rule says what an answer is worth."""
-    verifier: str = field(default="", kw_only=True)
+    verifier: str = ""
     "Empty: that of each row (`data_source`). Otherwise one for all rows."
-    reward_model: str = field(default="", kw_only=True)
+    reward_model: str = ""
     "Folder or Hub name of a reward model, for general_reward."
-    exploit: str = field(default="", kw_only=True)
+    exploit: str = ""
     "A behaviour that is paid for on top: bold_formatting, sycophancy, ... Empty: none."
-    gold_weight: float = field(default=1.0, kw_only=True)
+    gold_weight: float = 1.0
     "Of what an answer is worth; that of the behaviour is 1."
-    gold_most: float | None = field(default=None, kw_only=True)
+    gold_most: float | None = None
     "More than this pays no more (`src_max`). null: no limit."
-    weak: str = field(default="", kw_only=True)
+    weak: str = ""
     "A weaker judge: what it finds of the behaviour is taken off (`stealth`). Empty: none."
-    monitor: str = field(default="", kw_only=True)
+    monitor: str = ""
     "A chat model that foretells from held-out reasoning what the judge will say. Empty: none."
 
     group: ClassVar[str] = "judge"

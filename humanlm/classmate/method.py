@@ -13,11 +13,13 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
 
 from humanlm.classmate.classmates import (
+    CONDITIONS,
     READER,
     START,
     AnswerRewardConfig,
@@ -78,12 +80,7 @@ def _conditioned(
     weight: float = 1.0,
 ) -> torch.Tensor:  # [B]
     "Weigh the classmates' reward by what the policy's own answer was worth"
-    right, wrong = {
-        "always": (1.0, 1.0),
-        "no_classmate": (0.0, 0.0),
-        "no_classmate_when_main_incorrect": (1.0, 0.0),
-        "neg_classmate_when_main_incorrect": (1.0, -1.0),
-    }[condition]
+    right, wrong = CONDITIONS[condition]
     factor = torch.where(main <= 0, wrong, right).to(main.dtype)
     return (
         classmate
@@ -168,7 +165,6 @@ class _ResponseParts(NamedTuple):
 
     shown: list[ReasoningView]
     answers: list[str]  # empty where the reasoning was never closed
-    spans: list[Any]  # where the reasoning of each lies, in tokens
     places: list[tuple[int, int]]  # the first token that classmates are shown, and behind the last
 
 
@@ -189,24 +185,23 @@ class ResponseReader:
         step: int | None = None,  # of training; None: evaluation, where nothing is cut at random
     ) -> _ResponseParts:
         "Read a batch"
-        parts = _ResponseParts([], [], [], [])
+        parts = _ResponseParts([], [], [])
         for row, copy, ids in zip(rows, copy_index(rows), completions, strict=True):
             span = self.reader(ids)
-            first, last = shown_part(self.keep(row, copy, step), span.stop - span.start)
+            keep = self.config.keep
+            if (
+                step is not None and self.config.reward_type == "random_truncate"
+            ):  # as before a kill
+                key = f"keep/{self.seed}/{step}/{row['row_id']}/{copy}"
+                keep = Random(key).uniform(0.1, 0.9)
+            first, last = shown_part(keep, span.stop - span.start)
             first, last = span.start + first, span.start + last
             text = self.text(ids[first:last])
             view = ReasoningView(row["row_id"], copy, _question(row), text, span.status)
             parts.shown.append(view)
             parts.answers.append(self.text(ids[span.output :]).strip())
-            parts.spans.append(span)
             parts.places.append((first, last))
         return parts
-
-    def keep(self, row: dict, copy: int, step: int | None) -> str | float:
-        "Say how much of a reasoning is shown; random shares are the same in a resumed run"
-        if step is None or self.config.reward_type != "random_truncate":
-            return self.config.keep
-        return Random(f"keep/{self.seed}/{step}/{row['row_id']}/{copy}").uniform(0.1, 0.9)
 
     def text(self, ids: Sequence[int]) -> str:
         "Give the text of tokens, without those that end a response"
@@ -304,7 +299,7 @@ class ReasoningRollout:
         none = config.use_classmate_condition == "no_classmate"
         self.classmates = [] if none else list(classmates)
         self.write = single_turn()
-        self.alone: dict[tuple, float] = {}  # prompt, classmate → worth without reasoning
+        self.alone: dict[str, list[float]] = {}  # prompt → [M] worth without reasoning
         self.counts: dict[str, float] = {}  # of the last step
 
     async def __call__(
@@ -375,20 +370,17 @@ class ReasoningRollout:
         return answers, scores
 
     async def without(self, rows: Sequence[dict]) -> list[list[float]]:  # [B][M]
-        "Give what each classmate earns without reasoning; who failed is asked again"
-        names = [mate.name for mate in self.classmates]
+        "Give what each classmate earns without reasoning; where one failed, all are asked again"
+        ids = [row["row_id"] for row in rows]
         new = {
-            row["row_id"]: row
-            for row in rows
-            if any((row["row_id"], name) not in self.alone for name in names)
+            id: row
+            for id, row in zip(ids, rows)
+            if any(map(math.isnan, self.alone.get(id, [math.nan])))
         }
         views = [ReasoningView(id, 0, _question(row), None) for id, row in new.items()]
         _, scores = await self.ask([*new.values()], views)
-        for id, means in zip(new, scores.nanmean(2).tolist()):
-            for name, value in zip(names, means):
-                if not math.isnan(value):
-                    self.alone[id, name] = value
-        return [[self.alone.get((row["row_id"], name), math.nan) for name in names] for row in rows]
+        self.alone |= zip(new, scores.nanmean(2).tolist())
+        return [self.alone[id] for id in ids]
 
 # %% ../../nbs/classmate/08_method.ipynb #classmate_method
 def _classmate_advantage(config: ClassmateConfig, reader: ResponseReader) -> Advantage:  # [B, T]
@@ -405,8 +397,8 @@ def _classmate_advantage(config: ClassmateConfig, reader: ResponseReader) -> Adv
         advantages = classmate_advantages(main, classmate, batch.groups.cpu(), shown, mask, *how)
         if config.main_mode == "all_tokens":
             return advantages
-        read = reader(batch.rows, [t.completion_ids for t in batch.trajectories])
-        for row, span in zip(advantages, read.spans):
+        for row, t in zip(advantages, batch.trajectories):
+            span = reader.reader(t.completion_ids)
             if config.main_mode == "cot_only":
                 row[span.output :] = 0.0
             else:
@@ -414,17 +406,6 @@ def _classmate_advantage(config: ClassmateConfig, reader: ResponseReader) -> Adv
         return advantages
 
     return advantage
-
-
-class _RolloutReward:
-    "Both rewards, as the rollout has noted them"
-
-    names: tuple[str, ...] = REWARDS
-    weights: tuple[float, ...] = (1.0, 1.0)
-
-    async def __call__(self, trajectories: Sequence[Trajectory]) -> list[list[float]]:
-        "Give the values `[B, 2]`"
-        return [[t.rewards[name] for name in self.names] for t in trajectories]
 
 
 def classmate_method(
@@ -448,7 +429,7 @@ def classmate_method(
     return Method(
         rollout,
         _classmate_advantage(config, reader),
-        _RolloutReward(),
+        SimpleNamespace(names=REWARDS, weights=(1.0, 1.0)),  # the rollout gives the values
         metrics=metrics,
         critic=config.estimator == "gae",
     )

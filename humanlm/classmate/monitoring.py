@@ -125,14 +125,13 @@ def _rmse(x, y, weights):
 
 def _metrics_table(
     pairs: Mapping[str, Any],  # name → [2, E]: what was foretold, what was judged; nan = none
-    questions: Sequence[Any] | None = None,  # [E]; None: each row its own
 ) -> str:  # Markdown
     "Compare what monitors foretold with what was judged, a line each"
     heads = ("", "error (95 %)", "Pearson", "Spearman", "mean foretold", "mean judged", "rows")
     rows = []
     for name, (foretold, judged) in pairs.items():
         a, b = np.asarray(foretold, float), np.asarray(judged, float)
-        metrics = association(a, b, (_rmse, pearson, spearman), questions)
+        metrics = association(a, b, (_rmse, pearson, spearman))
         cells = [f"{number_text(i.value)} ({range_text(i.low, i.high)})" for i in metrics]
         both = ~np.isnan(a + b)
         means = [number_text(known_mean(x[both])) for x in (a, b)]

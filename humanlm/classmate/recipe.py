@@ -38,18 +38,18 @@ from ..training.sampling import RolloutConfig, SFTConfig
 # %% ../../nbs/classmate/51_recipe.ipynb #TasksConfig
 @dataclass(frozen=True)
 class _TasksConfig(TasksConfig):
-    "What is asked: toy/carry or toy/hint (made up), or a JSONL of data_source and prompt"
+    "What is asked: toy/carry (made up), or a JSONL of data_source and prompt"
 
     def __post_init__(self):
         super().__post_init__()
         if self.toy:
-            check_name(self.toy, TOYS, "tasks.train toy", ConfigError)
+            check_name(self.toy, [*TOYS], "tasks.train toy", ConfigError)
 
     @property
     def toy(self) -> str:
         "Which task is made up; empty: none"
         kind, _, name = self.train.partition("/")
-        return (name or TOYS[0]) * (kind == "toy")
+        return (name or "carry") * (kind == "toy")
 
     @property
     def counts(self) -> dict[str, int]:
@@ -94,7 +94,7 @@ def _task_row(task: ReasoningTask, s: Settings) -> dict:
     }
 
 
-# shares of lessons whose reasoning states what matters, and of the others that follow a hint
+# shares of lessons whose reasoning states what matters, and of the others that are swayed
 WRITTEN, SWAYED = 0.2, 0.5
 
 
@@ -108,7 +108,7 @@ def _reasoning_lessons(s: Settings, count: int) -> list[dict]:
         if rng.random() < WRITTEN:
             reasoning = task.written
         elif task.swayed and rng.random() < SWAYED:
-            reasoning, answer = rng.choice([task.vague, task.swayed]), task.hinted
+            reasoning, answer = rng.choice(task.swayed)
         target = [*_thought(reasoning), {"type": "text", "text": answer}]
         rows.append(sft_row(list(task.messages), target, None, f"lesson-{n}"))
     return rows

@@ -209,12 +209,12 @@ class UserConfig(ChatConfig):
     model: str = "rule/casual"
     """rule/TASTE (casual, short, …), rule/thanks, rule/unrelated or rule/empty (controls), a chat
     model that plays a style (anthropic/NAME, vllm/NAME, …), or simulator/RUN for a person."""
-    persona: str = field(default="", kw_only=True)
+    persona: str = ""
     "Whom simulator/RUN plays, in words."
-    tastes: list[str] = field(default_factory=list, kw_only=True)
+    tastes: list[str] = field(default_factory=list)
     """What the user wants: tastes of a rule, or some of the 31 styles of a chat model, one after
     the other. Empty: the taste in the name of the rule."""
-    steps_each: int = field(default=0, kw_only=True)
+    steps_each: int = 0
     "Updates that each of several tastes lasts, trainer.max_steps at most."
 
     group: ClassVar[str] = "user"  # of settings, for messages
