@@ -294,12 +294,6 @@ class Sandbox:
         self.keeper = _ProgramKeeper()
         self._pool = ThreadPoolExecutor(workers, "sandbox")
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.close()
-
     def close(self) -> None:
         "End all that runs"
         self._pool.shutdown(wait=False, cancel_futures=True)

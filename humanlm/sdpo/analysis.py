@@ -68,12 +68,8 @@ def _read_cases(
         content = read_jsonl(path)
     rows: Any = content.get("cases", [content]) if isinstance(content, dict) else content
     cases = [from_dict(_SignalCase, row, f"{path}, case {i}") for i, row in enumerate(rows, 1)]
-    return [  # published cases spell line breaks out
-        case
-        if "\n" in case.raw_prompt
-        else replace(case, raw_prompt=case.raw_prompt.replace("\\n", "\n"))
-        for case in cases
-    ]
+    # published cases spell line breaks out
+    return [replace(case, raw_prompt=case.raw_prompt.replace("\\n", "\n")) for case in cases]
 
 # %% ../../nbs/sdpo/54_analysis.ipynb #_SignalRow
 class _ScoredReply(NamedTuple):

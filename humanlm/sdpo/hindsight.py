@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from ..clients.reader import without_middle
 from humanlm.core.basics import (
     ConfigError,
     DataError,
@@ -65,10 +66,7 @@ class Interaction:
     conversation_id: str = ""  # interactions of one conversation share a history
     user_id: str = ""
     turn: int = 0  # place of the reply in its conversation
-    sampling: dict = field(default_factory=dict)  # how the reply was drawn
     timestamp: str = ""
-    split: str = ""
-    filters: tuple[str, ...] = ()  # what was left out, or changed, on the way
     learned: dict = field(default_factory=dict)  # of a live chat: what the update did
     schema_version: int = 1
 
@@ -171,12 +169,6 @@ def _context(tokenizer, messages):
     return render(tokenizer, messages, speaker="", thinking=False)
 
 
-def _without_middle(text: str, gone: int) -> str:
-    "Leave out this many characters"
-    rest = len(text) - gone
-    return text[: rest - rest // 2].rstrip() + " … " + text[len(text) - rest // 2 :].lstrip()
-
-
 def fit_messages(
     tokenizer: "PreTrainedTokenizerFast",
     messages: Sequence[dict],  # role and content of each; the last one is the user's
@@ -195,8 +187,8 @@ def fit_messages(
     def shortened(step):
         if step < len(starts):
             return [*head, *messages[starts[step] :]]
-        content = _without_middle(last["content"], step - len(starts) + 1)
-        return [*head, {**last, "content": content}]
+        rest = len(last["content"]) + len(starts) - step - 1
+        return [*head, {**last, "content": without_middle(last["content"], rest)}]
 
     steps = range(len(starts) + max(len(last["content"]) - _LEAST, 0))
     step = bisect_left(steps, True, key=lambda step: fits(shortened(step)))
@@ -225,16 +217,16 @@ def reply_ids(
     return list(ids[:limit])
 
 # %% ../../nbs/sdpo/01_hindsight.ipynb #problem
-PROBLEMS = {
-    "no follow-up": "the user failed, or the log ends here",
-    "empty follow-up": "nothing can be seen in it",
-    "empty reply": "nothing can be seen in it",
-    "no user message": "the conversation does not end with the user",
-    "unknown role": "somebody else than system, user and assistant speaks",
-    "system message in the middle": "templates know one, at the beginning",
-    "follow-up too long": f"longer than {MAX_FOLLOWUP_TOKENS} tokens: it is never cut",
-    "prompt too long": "even without its history and the middle of the last message",
-}
+PROBLEMS = (
+    "no follow-up",  # the user failed, or the log ends here
+    "empty follow-up",  # nothing can be seen in it
+    "empty reply",  # nothing can be seen in it
+    "no user message",  # the conversation does not end with the user
+    "unknown role",  # somebody else than system, user and assistant speaks
+    "system message in the middle",  # templates know one, at the beginning
+    "follow-up too long",  # longer than MAX_FOLLOWUP_TOKENS tokens: it is never cut
+    "prompt too long",  # even without its history and the middle of the last message
+)
 
 
 def problem(
@@ -245,7 +237,7 @@ def problem(
     limit: int = 2048,  # longest plain context, in tokens
     empty: bool = False,  # may a follow-up be empty?
 ) -> str:
-    "Return the key of `PROBLEMS` for which an interaction moves nothing; empty: there is none"
+    "Return which of `PROBLEMS` keeps an interaction from moving anything; empty: none does"
     roles = [m["role"] for m in messages]
     if followup is None:
         return "no follow-up"
@@ -286,7 +278,7 @@ def contexts(
     "Render a conversation without and with its follow-up; `DataError` where it cannot be"
     reason = problem(messages, "-", followup, tokenizer, limit, empty=True)
     if reason:
-        raise DataError(f"{reason}: {PROBLEMS[reason]}")
+        raise DataError(reason)
     fitted = fit_messages(tokenizer, messages, limit)
     shown = hindsight_messages(fitted, followup)
     return _Contexts(_context(tokenizer, fitted), _context(tokenizer, shown))

@@ -127,8 +127,7 @@ class _LiveChat:
         turn = len(self.record)
         seen = list(messages[-WINDOW:])  # an odd number, so that the first one is the user's
         prompt = contexts(self.loaded.tokenizer, seen, "", self.limit).plain
-        drawn = {"temperature": 1.0, "seed": turn}
-        completion = generate(*self.loaded, [prompt], self.max_tokens, **drawn)[0]
+        completion = generate(*self.loaded, [prompt], self.max_tokens, seed=turn)[0]
         reply = AssistantReply(
             completion.text,
             tuple(completion.ids),
@@ -141,7 +140,6 @@ class _LiveChat:
             reply,
             Followup("", "live"),
             turn=turn,
-            sampling=drawn,
             timestamp=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         )
 
@@ -153,7 +151,10 @@ class _LiveChat:
         heard, tokenizer = replace(self.pending, followup=Followup(text, "live")), self.loaded[1]
         reason = problem(heard.messages, heard.completion.text, text, tokenizer, self.limit)
         if reason:
-            heard, lesson = replace(heard, filters=(reason,)), f"nothing learned: {reason}"
+            heard, lesson = (
+                replace(heard, learned={"skipped": reason}),
+                f"nothing learned: {reason}",
+            )
         else:
             self.trainer.rows = [logged_row(heard, tokenizer, self.limit, self.max_tokens)]
             self.trainer.train()

@@ -18,7 +18,7 @@ from ..clients.client import ChatClient
 from ..clients.ledger import Ledger
 from ..clients.limits import in_turn
 from ..clients.names import is_chat_model
-from ..clients.protocol import ChatRequest, LLMError
+from ..clients.protocol import ChatRequest, LLMError, chat, object_schema
 from ..clients.reader import fenced, fill, without_middle
 from ..core.basics import atomic_path, fingerprint, require, run_sync, shorten, write_jsonl
 from ..core.config import Settings
@@ -63,15 +63,9 @@ class _TraitJudge:
 
 # %% ../../nbs/sdpo/05_preferences.ipynb #words
 VERDICTS = {"A": "a", "B": "b", "C": "tie"}
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "reason": {"type": "string"},
-        "verdict": {"type": "string", "enum": list(VERDICTS)},
-    },
-    "required": ["reason", "verdict"],
-    "additionalProperties": False,
-}
+SCHEMA = object_schema(
+    {"reason": {"type": "string"}, "verdict": {"type": "string", "enum": list(VERDICTS)}}
+)
 INSTRUCTIONS = """\
 You decide for one user which of two replies to the same conversation they would rather read. \
 Look at the way a reply is written and at nothing else: its tone, wording, length, layout, and \
@@ -137,19 +131,13 @@ class _PairJudge:
             fenced(without_middle(text or "", MAX_CHARS)) for text in (conversation, a, b)
         )
         question = fill(QUESTION, conversation=conversation, a=a, b=b)
-        system = {"role": "system", "content": fill(INSTRUCTIONS, wish=self.wish)}
-        return ChatRequest(
-            (system, {"role": "user", "content": question}),
-            schema=SCHEMA,
-            caller="preference judge",
-            temperature=0.0,
-            max_tokens=300,
-        )
+        options: dict[str, Any] = {"schema": SCHEMA, "temperature": 0.0, "max_tokens": 300}
+        system = fill(INSTRUCTIONS, wish=self.wish)
+        return chat(question, system, caller="preference judge", **options)
 
     async def __call__(self, pairs: Sequence[Pair]) -> list[PairVerdict]:
         "Decide pairs; `LLMError` if nobody can be asked"
-        width = 2 * getattr(getattr(self.client, "limits", None), "concurrency", 8)
-        return await in_turn(self._decide, pairs, width)
+        return await in_turn(self._decide, pairs, 256)  # a client has limits of its own
 
     async def _decide(self, pair: Pair) -> PairVerdict:
         "Ask about a pair in both orders, where it needs a judge"

@@ -218,7 +218,7 @@ def _kept_rows(
                 counts.add(f"{what}: in train", place=row.place)
             else:
                 counts.add("kept")
-                yield item | ({"split": split} if reply else {})
+                yield item
                 train |= {prompt} if split == "train" else set()
             seen.add(key)
 

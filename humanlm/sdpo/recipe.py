@@ -93,22 +93,18 @@ def _toy_prompts() -> list[list[AskedPrompt]]:
     ]
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #load_work
-def _load_work(
-    s: Settings, user: Any = None, logged: Sequence[Interaction] | None = None
-) -> _SDPOWork:
+def _load_work(s: Settings, user: Any = None, logged: Sequence[Interaction] = ()) -> _SDPOWork:
     "Read prompts, or logs; held-out ones are the same for every seed"
     p, offline, skipped = s.prompts, "offline" in s.run.methods, Counter()
     for path in filter(None, (p.train, p.held_out)):
         require_prepared(path, "followups", KINDS)
-    made_up, test = _toy_prompts() if p.train == TOY else (None, [])
-    rows: Any = logged if offline else made_up
-    if rows is None and made_up is None:
-        rows = read_interactions(p.train) if offline else read_prompts(p.train)[0]
-    if rows is None:
-        raise ConfigError("prompts.train: offline learns from logs. Name a file.")
+    made_up, test = _toy_prompts() if p.train == TOY else ([], [])
     if offline:
-        rows, skipped = _usable(rows, empty=s.sdpo.score_empty)
-    if made_up is None:
+        logs = logged if made_up else read_interactions(p.train)
+        rows, skipped = _usable(logs, empty=s.sdpo.score_empty)
+    else:
+        rows = made_up or read_prompts(p.train)[0]
+    if not made_up:
         rows, test = p.split(rows)
     if p.held_out is not None:
         test = read_prompts(p.held_out)[0]
@@ -206,17 +202,14 @@ def _has_lessons(s: Settings) -> bool:
     return s.prompts.train == TOY and s.sft.lesson_steps > 0
 
 
-def _replies_of(
-    run: Any, name: str, rows: Sequence[dict] | None = None, file: str = ""
-) -> list[str]:
-    "Give a model's replies to the held-out prompts, or to rows that ask for more; made once"
+def _replies_of(run: Any, name: str) -> list[str]:
+    "Give a model's replies to the held-out prompts; made once"
 
     def make():
-        s, tokenizer = run.settings, run.load(name)[1]
-        prompts = rows or [_prompt_row(m, tokenizer, s) for m in run.work.test]
-        return [{"text": completion.text} for completion in run.answers(name, prompts)]
+        rows = [_prompt_row(m, run.load(name)[1], run.settings) for m in run.work.test]
+        return [{"text": completion.text} for completion in run.answers(name, rows)]
 
-    replies = run.kept(f"replies/{file or name}.jsonl", make, write_jsonl, read_jsonl)
+    replies = run.kept(f"replies/{name}.jsonl", make, write_jsonl, read_jsonl)
     return [row["text"] for row in replies]
 
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from ..clients.client import ChatClient, ScriptedClient, token_estimate
 from ..clients.ledger import Ledger
-from ..clients.limits import Limits, in_turn
+from ..clients.limits import in_turn
 from ..clients.protocol import ChatRequest, LLMError, chat
 from ..clients.reader import fill, quoted, without_middle
 from ..clients.thoughts import without_thoughts
@@ -100,20 +100,6 @@ class _RuleUser:
         "React to replies, in their order"
         return [self.says(exchange) for exchange in exchanges]
 
-# %% ../../nbs/sdpo/04_users.ipynb #turns
-def _turns(
-    messages: Sequence[dict],  # role, content, oldest first
-    limit: int,  # characters in all
-) -> list[tuple[str, str]]:
-    "Give role and text of the last turns that fit, without those that no user sees"
-    turns, room = [], limit
-    for message in reversed([m for m in messages if m["role"] in ("user", "assistant")]):
-        if turns and len(message["content"]) > room:
-            break
-        turns.append((message["role"], without_middle(message["content"], limit)))
-        room -= len(message["content"])
-    return turns[::-1]
-
 # %% ../../nbs/sdpo/04_users.ipynb #StyleUser
 STYLE_SYSTEM = """\
 You play a person who talks with an AI assistant. This person is you: you {wants}. You dislike \
@@ -134,7 +120,7 @@ The assistant's newest reply:
 {reply}
 
 Your next message, as the person described above:"""
-MAX_READ = 6000  # characters that are shown of the conversation, and of the reply
+MAX_READ = 6000  # characters that are shown of a message, and of the reply
 _SPEAKERS = {"user": "You", "assistant": "Assistant"}
 
 # %% ../../nbs/sdpo/04_users.ipynb #AskedUser
@@ -159,19 +145,18 @@ class _ChatUser:
     def request(self, exchange: Exchange) -> ChatRequest:
         "Ask for the next message"
         settings: dict[str, Any] = self.settings | {"seed": exchange.seed, "repeat": exchange.seed}
+        turns = [m for m in exchange.messages if m["role"] in _SPEAKERS]
         if self.persona:
             heads = {
                 "user": {"role": "assistant"},
                 "assistant": {"role": "user", "name": "Assistant"},
             }
-            turns = _turns(
-                [*exchange.messages, {"role": "assistant", "content": exchange.reply}], 2 * MAX_READ
-            )
-            messages = tuple(heads[role] | {"content": text} for role, text in turns)
+            turns.append({"role": "assistant", "content": exchange.reply})
+            messages = tuple(heads[m["role"]] | {"content": m["content"]} for m in turns)
             return ChatRequest(messages, extra={"persona": self.persona}, **settings)
         conversation = "\n\n".join(
-            f"{_SPEAKERS[role]}:\n{quoted(text)}"
-            for role, text in _turns(exchange.messages, MAX_READ)
+            f"{_SPEAKERS[m['role']]}:\n{quoted(without_middle(m['content'], MAX_READ))}"
+            for m in turns
         )
         reply = quoted(without_middle(exchange.reply, MAX_READ))
         question = fill(STYLE_USER, conversation=conversation, reply=reply)
@@ -192,14 +177,12 @@ class _ChatUser:
         text = without_thoughts(reply.text)[:MAX_FOLLOWUP]
         thought = not text and (reply.text.strip() or reply.finish == "length")
         if thought or reply.finish == "refusal":
-            why = "thought and wrote no message" if thought else "refused to answer"
-            return Reaction(None, f"{reply.model} {why}", tokens, self.name)
+            return Reaction(None, f"{reply.model} wrote no message", tokens, self.name)
         return Reaction(text, "", tokens, self.name)
 
     async def __call__(self, exchanges: Sequence[Exchange]) -> list[Reaction]:
         "React to replies, in their order"
-        width = 2 * getattr(self.client, "limits", Limits()).concurrency
-        return await in_turn(self.says, exchanges, width)
+        return await in_turn(self.says, exchanges, 256)  # a client has limits of its own
 
 # %% ../../nbs/sdpo/04_users.ipynb #UserConfig
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import shutil
 import socket
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -36,8 +37,8 @@ def box():
         made = Sandbox()
     except ConfigError as e:
         pytest.skip(f"no unprivileged namespaces: {e}"[:200])
-    with made:
-        yield made
+    yield made
+    made.close()
     del os.environ["SANDBOX_TEST_SECRET"]
 
 
@@ -457,7 +458,7 @@ def test_where_namespaces_are_refused_nothing_runs(monkeypatch, tmp_path):
 
 
 def test_a_keeper_that_dies_is_an_error_then_a_new_one(box):
-    with Sandbox() as own:
+    with closing(Sandbox()) as own:
         job = threading.Timer(0.3, own.keeper._process.kill)
         job.start()
         with pytest.raises(SandboxError):

@@ -81,10 +81,7 @@ FULL = Interaction(
     "c",
     "u",
     3,
-    {"temperature": 1.0},
     "2026-01-01",
-    "train",
-    ("tool messages left out",),
 )
 
 
