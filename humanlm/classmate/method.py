@@ -236,10 +236,7 @@ class AnswerScorer:
             return await gold
         judges = ["judge", "weak"] if c.weak else ["judge"]
         exploits = [self.by_name([c.exploit] * len(cases), cases, judge) for judge in judges]
-        scores = [
-            torch.tensor(values, dtype=torch.float64)
-            for values in await asyncio.gather(gold, *exploits)
-        ]
+        scores = torch.tensor(await asyncio.gather(gold, *exploits), dtype=torch.float64)
         return _exploited(*scores, gold_weight=c.gold_weight, gold_most=c.gold_most).tolist()
 
     async def by_name(
@@ -422,7 +419,7 @@ def classmate_method(
     def metrics(batch: Batch) -> dict[str, float]:
         statuses = [t.parse_status for t in batch.trajectories]
         return rollout.counts | {
-            f"reasoning/{name}": statuses.count(name) / max(1, len(statuses))
+            f"reasoning/{name}": statuses.count(name) / len(statuses)
             for name in ("whole", "empty", "unfinished")
         }
 

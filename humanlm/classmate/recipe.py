@@ -51,11 +51,6 @@ class _TasksConfig(TasksConfig):
         kind, _, name = self.train.partition("/")
         return (name or "carry") * (kind == "toy")
 
-    @property
-    def counts(self) -> dict[str, int]:
-        "How many made-up tasks there are of each part"
-        return {"train": self.train_n or 400, "test": self.test_n}
-
 
 @dataclass(frozen=True)
 class _ReasoningLessons(SFTConfig):

@@ -163,7 +163,8 @@ def load_tasks(s: Settings) -> dict[str, Sequence[ReasoningTask]]:
     "Read or make questions; `DataError` where one is asked in training and held out"
     t = s.tasks
     if t.toy:
-        return {part: toy_tasks(t.toy, t.counts[part], seed) for part, seed in SEEDS.items()}
+        counts = {"train": t.train_n or 400, "test": t.test_n}
+        return {part: toy_tasks(t.toy, n, SEEDS[part]) for part, n in counts.items()}
     rest, test = t.split(_check_verifiers(_read_tasks(t.train), s))
     if t.held_out:
         test = _check_verifiers(_read_tasks(t.held_out), s)[: t.test_n]

@@ -21,13 +21,13 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 from unicodedata import normalize
 
-from .programs import Sandbox, SandboxError
+from .programs import Sandbox
 from ..clients.client import ChatClient
 from ..clients.limits import in_turn
 from ..clients.protocol import ChatRequest, LLMError, chat
 from ..clients.reader import break_markers, quoted, without_middle
 from ..clients.thoughts import without_thoughts
-from ..core.basics import ConfigError, DataError, check_name, optional, require, shorten
+from ..core.basics import ConfigError, HumanLMError, check_name, optional, require, shorten
 
 # %% ../../nbs/classmate/06_verifiers.ipynb #AnswerVerdict
 class AnswerVerdict(NamedTuple):
@@ -328,9 +328,10 @@ def _verify_code(answer: str, gold: str, sandbox: Any = None) -> AnswerVerdict:
     program = _find_program(answer)
     if not program.strip():
         return AnswerVerdict(0.0)
+    box = sandbox or _sandbox()
     try:
-        passed = (sandbox or _sandbox()).score(program, gold)
-    except (SandboxError, DataError) as e:
+        passed = box.score(program, gold)
+    except HumanLMError as e:
         return _nothing(shorten(e, 200))
     return AnswerVerdict(sum(passed) / len(passed), f"{sum(passed)} of {len(passed)}")
 
@@ -565,7 +566,7 @@ def make_verifier(
     check_name(name, [*VERIFIERS, *BEHAVIOURS, RewardModel.name], "verifier", ConfigError)
     if name in VERIFIERS:
         return partial(_by_rule, VERIFIERS[name])
-    if model is None or (name == RewardModel.name) != isinstance(model, RewardModel):
+    if model is None:
         raise ConfigError(f"{name} needs a chat model as its judge, or a RewardModel.")
     if name == RewardModel.name:
         return model

@@ -174,18 +174,6 @@ def _case_html(row: _ScoredReply, most: float) -> Html:  # most: the end of the 
             parts.append(token_boxes(row.tokens, row.signals[name], most))
     return tag("section", *parts)
 
-# %% ../../nbs/sdpo/54_analysis.ipynb #save_study
-def _save_study(rows: Sequence[_ScoredReply], about: dict[str, Any], folder: Path) -> str:
-    "Write `signals.json` and `signals.html`; the tables, as Markdown"
-    study, most = _signal_results(rows), _signal_range(rows)
-    tables = _signal_tables(study)
-    sections = (_case_html(row, most) for row in rows[:100])
-    notes = {"about": about, "replies": [row._asdict() for row in rows]}
-    save_results(folder / "signals.json", study._replace(notes=notes))
-    inside = (tag("h1", "Signals"), markdown_html(tables), *sections)
-    atomic_write(folder / "signals.html", page("Signals", *inside))
-    return tables
-
 # %% ../../nbs/sdpo/54_analysis.ipynb #signals_command
 def signals_command(argv: Sequence[str]) -> int:
     "Score replies with related, unrelated, praising and empty follow-ups: what each token gains"
@@ -203,5 +191,12 @@ def signals_command(argv: Sequence[str]) -> int:
     texts = [text for case in cases for text in (case.raw_prompt, *case.followups.values())]
     loaded, limit = s.model.load(texts), s.model.max_prompt_tokens
     rows = _scored_replies(loaded, cases, c.max_tokens, limit)
-    print(_save_study(rows, s.to_dict(), Path(c.out)), c.out, sep="\n\n")
+    study, most = _signal_results(rows), _signal_range(rows)
+    tables = _signal_tables(study)
+    sections = (_case_html(row, most) for row in rows[:100])
+    notes = {"about": s.to_dict(), "replies": [row._asdict() for row in rows]}
+    save_results(Path(c.out) / "signals.json", study._replace(notes=notes))
+    inside = (tag("h1", "Signals"), markdown_html(tables), *sections)
+    atomic_write(Path(c.out) / "signals.html", page("Signals", *inside))
+    print(tables, c.out, sep="\n\n")
     return 0

@@ -6,7 +6,6 @@
 __all__ = ['RECORD', 'SAVED', 'WINDOW', 'OPTIONS', 'HELP', 'ABOUT', 'ChatModel', 'chat_command']
 
 # %% ../../nbs/sdpo/52_live.ipynb #exported-imports
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -131,7 +130,6 @@ class _LiveChat:
         reply = AssistantReply(
             completion.text,
             tuple(completion.ids),
-            tuple(completion.logps or ()),
             "length" if completion.finish == "length" else "stop",
         )
         return Interaction(
@@ -140,7 +138,6 @@ class _LiveChat:
             reply,
             Followup("", "live"),
             turn=turn,
-            timestamp=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         )
 
     def learn(self, text: str) -> str:
@@ -203,7 +200,7 @@ def _converse(chat: _LiveChat, read: Callable[[str], str] = input) -> None:
 HELP = "/quit or Ctrl-D ends. Everything else is said to the model."
 ABOUT = "Chat with a model that learns from each thing you say to it. " + HELP
 # from which the tiny model makes its tokens
-_TEXTS = (HELP, ABOUT, TEMPLATE, *str(_LiveConfig.__doc__).split())
+_TEXTS = (HELP, ABOUT, TEMPLATE)
 
 
 def chat_command(argv: Sequence[str]) -> int:

@@ -178,27 +178,26 @@ def logged_row(
 def offline() -> Rollout:
     "Make a rollout that reads replies and follow-ups from logs"
 
+    def logged(i, row, policy):
+        ids, end = row["reply_ids"], len(row["reply_ids"])
+        return Trajectory(
+            row["row_id"] + "/0",
+            row["row_id"],
+            i,
+            0,
+            row["level"],
+            (Turn("truth", row["reply"], (0, end)), Turn(FOLLOWUP, row["followup"], (end, end))),
+            policy.prompt_ids(row),
+            ids,
+            [True] * end,
+            text=row["reply"],
+            **{name: row[name] for name in ("example_id", "context_id", "user_id")},
+        )
+
     async def rollout(rows: Sequence[dict], policy: Any) -> list[Trajectory]:
-        return [_logged(row, policy.prompt_ids(row), i) for i, row in enumerate(rows)]
+        return [logged(i, row, policy) for i, row in enumerate(rows)]
 
     return rollout
-
-
-def _logged(row, prompt_ids, i):
-    ids, end = row["reply_ids"], len(row["reply_ids"])
-    return Trajectory(
-        row["row_id"] + "/0",
-        row["row_id"],
-        i,
-        0,
-        row["level"],
-        (Turn("truth", row["reply"], (0, end)), Turn(FOLLOWUP, row["followup"], (end, end))),
-        prompt_ids,
-        ids,
-        [True] * end,
-        text=row["reply"],
-        **{name: row[name] for name in ("example_id", "context_id", "user_id")},
-    )
 
 # %% ../../nbs/40_sdpo.ipynb #HindsightReader
 SIGNS = (1.0, -1.0, 1.0)  # of the logits after hindsight, contrast and plain context

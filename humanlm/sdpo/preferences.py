@@ -226,12 +226,11 @@ class _ComparisonConfig(ClientConfig):
     "Of the prompts that are drawn, and of replies."
 
     group: ClassVar[str] = "compare"
-    above_0: ClassVar[tuple[str, ...]] = (*ClientConfig.above_0, "max_tokens")
+    above_0: ClassVar[tuple[str, ...]] = (*ClientConfig.above_0, "top_p", "max_tokens")
 
     def checks(self):
         yield from super().checks()
         yield self.temperature >= 0, f"temperature must not be negative, got {self.temperature}"
-        yield 0 < self.top_p <= 1, f"top_p must be above 0 and at most 1, got {self.top_p}"
 
 
 def _opened(models: Sequence[Contestant]) -> Run | None:
@@ -241,14 +240,6 @@ def _opened(models: Sequence[Contestant]) -> Run | None:
         return None
     recipe, settings = read_settings(["--config", str(folder / "config.yaml")])
     return Run(settings, folder, recipe, None) if "preference" in settings.groups else None
-
-
-def _drawn_in(run: Run) -> list[str]:
-    "Return flags that draw replies as the evaluation of a run does"
-    s = run.settings
-    values = s.prompts.max_tokens, s.rollout.eval_temperature, s.rollout.top_p
-    names = "max_tokens", "temperature", "top_p"
-    return [f"--compare.{name}={value}" for name, value in zip(names, values)]
 
 # %% ../../nbs/sdpo/05_preferences.ipynb #ComparisonPlan
 _QUESTION_TOKENS, _VERDICT_TOKENS = 300, 50  # about what instructions and a verdict take
@@ -271,17 +262,26 @@ class _Comparison:
                 "--preference.tastes such as [short], and --compare.prompts FILE",
             ),
         )
-        if run:
-            s = self._parse([*_drawn_in(run), *argv])
+        if run:  # replies are drawn as in its evaluation, unless flags say otherwise
+            rollout = run.settings.rollout
+            drawn = [
+                f"--compare.temperature={rollout.eval_temperature}",
+                f"--compare.top_p={rollout.top_p}",
+                f"--compare.max_tokens={run.settings.prompts.max_tokens}",
+            ]
+            s = self._parse([*drawn, *argv])
         c, self.settings, self.judge = s.compare, s, s.preference.judge or "rule"
         s.preference.require_price(self.judge)
         theirs = run.settings.preference.tastes_of(run.settings.user) if run else []
         self.tastes = s.preference.tastes or theirs
-        self.rules = [judge for judge in map(_TraitJudge, self.tastes) if judge.trait.checks]
-        counted = f"nothing of {', '.join(self.tastes)} can be counted. Name a chat model"
-        require("preference", (bool(self.rules or self.judge != "rule"), f"judge: {counted}"))
         self.folder = Path(c.out or (run.folder if run else Path("runs")) / "comparison")
-        self.prompts = _prompts(c, run)
+        if run and not c.prompts:
+            held_out = enumerate(run.recipe.load(run.settings).test)
+            self.prompts = [AskedPrompt(f"test-{i}", tuple(messages)) for i, messages in held_out]
+        else:
+            system = run.settings.prompts.with_system if run else tuple
+            prompts, _ = read_prompts(c.prompts, LIMIT, c.seed)
+            self.prompts = [p._replace(messages=system(p.messages)) for p in prompts]
         self._settle_models(run, *models)
 
     def _parse(self, argv: Sequence[str]) -> Settings:
@@ -333,23 +333,10 @@ class _Comparison:
         return "\n".join(lines)
 
     def judges(self, ledger: Ledger) -> list[Any]:
-        "Make a judge for each taste and, beside them, rules for what can be counted"
+        "Make a judge for each taste"
         preference = self.settings.preference
         cached = replace(preference, cache=preference.cache or str(self.folder / "answers"))
-        tastes = self.tastes if self.judge != "rule" else []
-        return [*(cached.make_judge(self.judge, taste, ledger) for taste in tastes), *self.rules]
-
-
-def _prompts(c: _ComparisonConfig, run: Run | None) -> list[AskedPrompt]:
-    "Read the prompts of a file, or those that a run held out"
-    if run and not c.prompts:
-        held_out = enumerate(run.recipe.load(run.settings).test)
-        return [AskedPrompt(f"test-{i}", tuple(messages)) for i, messages in held_out]
-    prompts, _ = read_prompts(c.prompts, LIMIT, c.seed)
-    if run:
-        system = run.settings.prompts.with_system
-        prompts = [p._replace(messages=system(p.messages)) for p in prompts]
-    return prompts
+        return [cached.make_judge(self.judge, taste, ledger) for taste in self.tastes]
 
 # %% ../../nbs/sdpo/05_preferences.ipynb #run_comparison
 def _run_comparison(work: _Comparison) -> str:  # tables, as Markdown

@@ -122,8 +122,6 @@ def _interactions_of(
         after = [m["content"] for m in messages[i + 1 : i + 2] if m["role"] == "user"]
         history = _history_before(messages, i)
         reason = problem(history, reply, after[0] if after else None)
-        if any(m["role"] == "system" for m in messages[1:i]):
-            reason = "system message in the middle"
         if reason:
             counts.add(f"reply: {reason}", shorten(reply), id)
             continue
@@ -150,7 +148,6 @@ def _dialogues(
         counts,
         _named(values, "model", "assistant_model"),
         user_id=_named(values, "user_id", "hashed_ip"),
-        timestamp=_named(values, "timestamp"),
     )
 
 

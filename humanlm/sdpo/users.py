@@ -10,7 +10,7 @@ __all__ = ['NOTHING_SAID', 'CONTROLS', 'STYLE_SYSTEM', 'STYLE_USER', 'MAX_READ',
 import hashlib
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, ClassVar, NamedTuple
 
@@ -23,7 +23,7 @@ from ..clients.thoughts import without_thoughts
 from ..core.basics import ConfigError, check_name, near_miss, run_sync, shorten, to_json
 from ..models.settings import ChatConfig, estimate
 from .hindsight import hindsight_messages
-from .styles import ALIASES, STYLES, TASTES, Trait, find_trait
+from .styles import ALIASES, STYLES, TASTES, find_trait
 from ..training.rollouts import sft_row
 from ..worlds.requests import WISHES, all_requests, draw_traits, granted, remark, write_reply
 
@@ -138,7 +138,7 @@ class _ChatUser:
         **settings: Any,  # further fields of `ChatRequest`: temperature, max_tokens
     ):
         self.client, self.persona = client, persona
-        self.style = Trait("") if persona else find_trait(style)
+        self.style: Any = None if persona else find_trait(style)
         self.name = client.name if persona else f"{client.name} as {self.style.name}"
         self.settings = {"max_tokens": 128, "caller": "user"} | settings
 
@@ -236,9 +236,8 @@ class UserConfig(ChatConfig):
         lines = [f"user                {self.model}: {names}; {exchanges:,} reactions"]
         if self.is_rule(self.model):
             return lines
-        user: Any = make_user(self, client=ScriptedClient([]))
-        requests = [replace(user.request(sample), max_tokens=1) for sample in samples]
-        read = round(exchanges * fmean(map(token_estimate, requests)))
+        user = _ChatUser(self.sequence[0], ScriptedClient([]), self.persona, max_tokens=1)
+        read = round(exchanges * fmean(token_estimate(user.request(each)) for each in samples))
         cost = estimate(self.model, exchanges, read, exchanges * self.max_tokens)
         return [*lines, f"cost                at most {cost}"]
 
@@ -247,7 +246,6 @@ def make_user(
     config: UserConfig,
     ledger: Ledger | None = None,  # that calls are entered in
     taste: str = "",  # one of several; empty: the first
-    client: ChatClient | None = None,  # None: as the settings name it
 ) -> "_RuleUser | _ChatUser":
     "Make the user of one taste; `LLMError` says what is missing"
     taste = taste or config.sequence[0]
@@ -255,7 +253,7 @@ def make_user(
         return _RuleUser(taste)
     return _ChatUser(
         taste,
-        client or config.client(config.model, ledger),
+        config.client(config.model, ledger),
         config.persona,
         max_tokens=config.max_tokens,
         temperature=config.temperature,

@@ -16,14 +16,13 @@ from humanlm.classmate import cell
 from humanlm.classmate.programs import (
     MAX_CLAIMS,
     Sandbox,
-    SandboxError,
     _answered,
     _keeper_command,
     _read_test,
     _same_output,
 )
 from humanlm.classmate.verifiers import _find_program, _verify_code
-from humanlm.core.basics import ConfigError, DataError
+from humanlm.core.basics import ConfigError, DataError, HumanLMError
 
 SECRET = "correct-horse-of-the-server"
 MORE = "def more(n): return n + 1"
@@ -461,7 +460,7 @@ def test_a_keeper_that_dies_is_an_error_then_a_new_one(box):
     with closing(Sandbox()) as own:
         job = threading.Timer(0.3, own.keeper._process.kill)
         job.start()
-        with pytest.raises(SandboxError):
+        with pytest.raises(HumanLMError):
             own.score("", ["while True: pass"], 5)
         own.keeper._process.wait()
         assert own.score(MORE, CLASSIC[:1]) == [1]
