@@ -99,11 +99,12 @@ def _load_work(s: Settings, user: Any = None, logged: Sequence[Interaction] = ()
     for path in filter(None, (p.train, p.held_out)):
         require_prepared(path, "followups", KINDS)
     made_up, test = _toy_prompts() if p.train == TOY else ([], [])
+    rows: Any = made_up
     if offline:
         logs = logged if made_up else read_interactions(p.train)
         rows, skipped = _usable(logs, empty=s.sdpo.score_empty)
-    else:
-        rows = made_up or read_prompts(p.train)[0]
+    elif not made_up:
+        rows = read_prompts(p.train)[0]
     if not made_up:
         rows, test = p.split(rows)
     if p.held_out is not None:
