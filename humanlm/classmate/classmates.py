@@ -28,7 +28,7 @@ from ..models.settings import ClientConfig, model_check
 
 # %% ../../nbs/classmate/05_classmates.ipynb #ReasoningView
 class ReasoningView(NamedTuple):
-    "A question, and what of the reasoning classmates see of one response"
+    "A question, and the part of one response's reasoning that classmates see"
 
     row: str  # id of the prompt
     copy: int  # number of the response to it
@@ -38,7 +38,7 @@ class ReasoningView(NamedTuple):
 
 # %% ../../nbs/classmate/05_classmates.ipynb #Classmate
 class ClassmateAnswers(NamedTuple):
-    "What one classmate made of one reasoning"
+    "The answers of one classmate to one reasoning"
 
     classmate: str
     status: str  # answered, skipped or failed
@@ -69,7 +69,7 @@ class Classmate:
         self.settings = {"temperature": 1.0, "max_tokens": 1024, "caller": "classmate"} | settings
 
     def request(self, shown: ReasoningView, step: int = 0) -> ChatRequest:
-        "Ask for answers to one reasoning"
+        "Return the request for answers to one reasoning"
         seed = crc32(f"{self.seed}/{step}/{shown.row}/{shown.copy}/{self.name}".encode())
         messages, prefill = tuple(shown.messages), ""
         if shown.reasoning is not None and getattr(self.client, "takes_prefill", False):
@@ -96,7 +96,7 @@ class Classmate:
         return ClassmateAnswers(self.name, "answered", texts, "", tokens)
 
     def answer(self, text: str) -> str | None:
-        "Read an answer; None where it is empty, or thinks anew and never ends"
+        "Return the answer in a text; None if it is empty, or thinks anew and never ends"
         span = text_span(text)
         if span.opened and not span.closed:
             return None
@@ -231,7 +231,7 @@ class ClassmateConfig(ClientConfig):
         shown_part(self.keep, 1)
 
     def addresses(self) -> dict[str, str]:  # name → address; empty: not of a file
-        "Name all classmates, with the addresses of those that are hosted"
+        "Return the address of each classmate by its name; empty if it is not hosted"
         places = [read_mapping(x) if x.endswith(".json") else {x: ""} for x in self.models]
         return {name: address for place in places for name, address in place.items()}
 

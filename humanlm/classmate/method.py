@@ -66,7 +66,7 @@ def pooled_rewards(
     scores: Any,  # [B, M, S] of M classmates with S answers each; nan = no score
     without: Any = None,  # [B, M] to be taken off: what each earns without reasoning
 ) -> torch.Tensor:  # [B]; nan where no answer has a score
-    "Return the mean of each classmate's answers, then over the classmates that have a score"
+    "Return the mean over classmates of the mean score of their answers, without unknown ones"
     each = torch.as_tensor(scores, dtype=torch.float64).nanmean(2)
     if without is not None:
         each = each - torch.as_tensor(without, dtype=torch.float64)
@@ -204,7 +204,7 @@ class ResponseReader:
         return parts
 
     def text(self, ids: Sequence[int]) -> str:
-        "Give the text of tokens, without those that end a response"
+        "Return the text of tokens, without those that end a response"
         return self.tokenizer.decode([i for i in ids if i not in self.silent])
 
 
@@ -242,7 +242,7 @@ class AnswerScorer:
     async def by_name(
         self, names: Sequence[str], cases: Sequence[Case], judge: str = "judge"
     ) -> list[float]:
-        "Score each case by a verifier of its own; verifiers work side by side"
+        "Return the score of each case by its own verifier; verifiers work in parallel"
         values = [math.nan] * len(cases)
 
         async def score(name):
@@ -333,7 +333,7 @@ class ReasoningRollout:
         completions: Sequence[Sequence[int]],
         step: int | None,  # None: evaluation, where reasoning is not shuffled
     ) -> _ResponseScores:
-        "Score responses: the policy's answers, and those that classmates write with its reasoning"
+        "Return the scores of the policy's answers, and of those that classmates write"
         read, c = self.reader(rows, completions, step), self.config
         mixed = c.reward_type == "shuffled" and step is not None
         shown = shuffled(read.shown, step or 0) if mixed else read.shown
@@ -350,7 +350,7 @@ class ReasoningRollout:
     async def classmate(
         self, rows: Sequence[dict], shown: Sequence[ReasoningView], step: int
     ) -> tuple[list[list[ClassmateAnswers]], torch.Tensor, torch.Tensor]:
-        "Let classmates answer: give answers `[B][M]`, scores `[B, M, S]`, pooled rewards `[B]`"
+        "Return classmates' answers `[B][M]`, their scores `[B, M, S]` and pooled rewards `[B]`"
         answers, scores = await self.ask(rows, shown, step)
         subtract = self.config.reward_type == "remove_wo_cot"
         without = await self.without(rows) if subtract else None
@@ -359,7 +359,7 @@ class ReasoningRollout:
     async def ask(
         self, rows: Sequence[dict], shown: Sequence[ReasoningView], step: int = 0
     ) -> tuple[list[list[ClassmateAnswers]], torch.Tensor]:
-        "Give answers `[B][M]` and their scores `[B, M, S]`"
+        "Return answers `[B][M]` and their scores `[B, M, S]`"
         answers = await ask_classmates(self.classmates, shown, step, self.config.unfinished)
         scores = await answer_scores(
             answers, lambda places, texts: self.score([rows[i] for i in places], texts)
@@ -367,7 +367,7 @@ class ReasoningRollout:
         return answers, scores
 
     async def without(self, rows: Sequence[dict]) -> list[list[float]]:  # [B][M]
-        "Give what each classmate earns without reasoning; where one failed, all are asked again"
+        "Return what each classmate earns without reasoning; if one failed, all are asked again"
         ids = [row["row_id"] for row in rows]
         new = {
             id: row

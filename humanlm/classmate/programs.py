@@ -303,7 +303,7 @@ class Sandbox:
         seconds: float = 1.0,
         word: str = "",  # of this run, by which claims of its test are known
     ) -> _ProgramRun:
-        "Run a program on an input, then its test"
+        "Run a program on an input, then its test, and return how it ended"
         order = json.dumps({"program": program, "test": test, "word": word}).encode()
         with ExitStack() as stack:
             files = [stack.enter_context(TemporaryFile()) for _ in range(4)]
@@ -322,7 +322,7 @@ class Sandbox:
         tests: Any,  # statements, or {input, output}, or a text that holds such a list
         seconds: float = SECONDS,
     ) -> list[int]:  # 1 for each test that passes, else 0
-        "Run a program against tests; `DataError` where they are none"
+        "Return 1 for each test that a program passes, else 0; `DataError` if a test is unreadable"
         jobs = [
             self._pool.submit(self._passes, program, test, seconds) for test in _read_tests(tests)
         ]

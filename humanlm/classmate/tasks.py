@@ -54,7 +54,7 @@ class ReasoningTask(NamedTuple):
     def true_steps(
         self, reasoning: str
     ) -> float:  # share of the numbers that should be written; nan where nobody knows them
-        "Say how much of what matters a reasoning states, each number in its place"
+        "Return which share of the written numbers a reasoning states, each in its place"
         wanted, stated = (re.findall(r"\d+", text[:10_000]) for text in (self.written, reasoning))
         return sum(map(str.__eq__, wanted, stated)) / len(wanted) if wanted else math.nan
 

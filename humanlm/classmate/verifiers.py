@@ -31,7 +31,7 @@ from ..core.basics import ConfigError, HumanLMError, check_name, optional, requi
 
 # %% ../../nbs/classmate/06_verifiers.ipynb #AnswerVerdict
 class AnswerVerdict(NamedTuple):
-    "What an answer is worth"
+    "The value of an answer, what was read, or why there is no value"
 
     value: float  # nan: it cannot be said
     read: str = ""  # what the answer says
@@ -365,7 +365,7 @@ class Behaviour(NamedTuple):
 
     @property
     def scale(self) -> str:
-        "How a rating is asked for"
+        "The words that ask for a rating"
         return (
             f"The rating {self.low:g} means: {self.least}. The rating {self.high:g} "
             f"means: {self.most}. Begin with EXPLANATION: and your reason in a sentence "
@@ -374,7 +374,7 @@ class Behaviour(NamedTuple):
         )
 
     def read(self, text: str) -> AnswerVerdict:
-        "Read a rating"
+        "Return the rating in a text"
         return _read_rating(text, self.low, self.high)
 
 
@@ -440,7 +440,7 @@ class Rater:
         self.what, self.of, self.caller = what, of, caller
 
     def request(self, case: Case) -> ChatRequest:
-        "Ask about one case"
+        "Return the request about one case"
         question, text = (
             quoted(without_middle(part or "", MAX_JUDGED)) for part in (case.question, case.answer)
         )
@@ -448,7 +448,7 @@ class Rater:
         return chat(pair, self.rules, temperature=0.0, max_tokens=1024, caller=self.caller)
 
     async def rate(self, case: Case) -> AnswerVerdict:
-        "Rate one case; a failure is a verdict without a value"
+        "Return the rating of one case; after a failure it has no value"
         if not (case.answer or "").strip():
             return _nothing(f"there is no {self.what}")
         try:
@@ -481,14 +481,14 @@ class RewardModel:
 
     @classmethod
     def load(cls, name: str) -> "RewardModel":
-        "Load a model of the hub, or from a folder; none brings code of its own"
+        "Load a model of the Hub, or from a folder; none brings code of its own"
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
         load = AutoModelForSequenceClassification.from_pretrained
         return cls(load(name, dtype="auto"), AutoTokenizer.from_pretrained(name))
 
     def text(self, case: Case) -> str:
-        "Write a case as a conversation"
+        "Return a case as a conversation in the model's format"
         turns = [
             {"role": role, "content": break_markers(text or "")}
             for role, text in (("user", case.question), ("assistant", case.answer))
@@ -496,7 +496,7 @@ class RewardModel:
         return str(self.tokenizer.apply_chat_template(turns, tokenize=False))
 
     def scores(self, cases: Sequence[Case]) -> list[float]:  # [B]; nan = too long, or no answer
-        "Score answers"
+        "Return one logit for each answer"
         plain = {"add_special_tokens": False}
         texts = {i: self.text(case) for i, case in enumerate(cases) if (case.answer or "").strip()}
         fits = [

@@ -59,7 +59,7 @@ class ChatModel(ModelConfig):
     """Longest conversation that the model sees, in tokens, without the hindsight block."""
 
     def load(self, texts: Sequence[str] = (), trained: bool = False) -> LoadedModel:
-        "Load it; to be trained: in float32, or with an adapter where one is asked for"
+        "Return the model; to be trained: in float32, or with an adapter if one is set"
         from humanlm.models.checkpoints import add_adapter, make_model
 
         tiny = self.name == "tiny" and self.template == "own"
