@@ -171,33 +171,33 @@ class ClassmateConfig(ClientConfig):
     "Which classmates read how much of the reasoning, and how their answers are paid"
 
     models: list[str] = field(default_factory=lambda: [START])
-    """Each initial (the policy's own weights, of the start), reader (of made-up tasks), vllm/NAME,
-    hf/NAME, or a .json file of `humanlm serve classmates` for all that are hosted there."""
+    """Each one is initial (the policy's weights at its start), reader (for made-up tasks), vllm/NAME,
+    hf/NAME, or a .json file of `humanlm serve classmates`, which may name several."""
     samples: int = 1
     "Answers of each model to each reasoning."
     temperature: float = 1.0
-    "Of classmates."
+    "Temperature of classmates' answers."
     max_tokens: int = 256
     "Longest answer of a classmate, in tokens."
     reward_type: str = "vanilla_reward"
     """vanilla_reward, remove_wo_cot (less what is earned without reasoning), random_truncate, or
-    shuffled (a control: in training they are shown reasoning about another question)."""
+    shuffled (a control: in training they see reasoning about another question)."""
     reward_weight: float = 1.0
-    "What the classmates' reward counts beside that of the policy's own answer."
+    "Weight of the classmates' reward; the policy's own answer has weight 1."
     use_classmate_condition: str = "always"
     "always, no_classmate, no_classmate_when_main_incorrect or neg_classmate_when_main_incorrect."
     placement: str = "classmate_partial"
-    "Which tokens feel the classmates' reward: classmate_partial (those that were shown) or all."
+    "Which tokens receive the classmates' reward: classmate_partial (those that were shown) or all."
     estimator: str = "grpo_w_classmate"
     """grpo, grpo_main_classmate_separated, grpo_w_classmate, gdpo (as published; also
     gdpo_partial), drgrpo, rloo, or gae (with a critic: engine verl;
     gamma and lambda are verl's: verl.overrides [algorithm.gamma=1.0,algorithm.lam=1.0])."""
     scale: bool = True
-    "Divide by deviations (`norm_adv_by_std_in_grpo`)."
+    "Divide by the deviation of the group (`norm_adv_by_std_in_grpo`)."
     main_mode: str = "all_tokens"
-    "Which tokens feel anything: all_tokens, cot_only (with marks) or output_only (with marks)."
+    "Which tokens are trained: all_tokens, cot_only (with marks) or output_only (with marks)."
     keep: str = "1"
-    "What of the reasoning is shown: a share, or such as first-100-tokens, last-100-tokens."
+    "How much of the reasoning is shown: a share, or such as first-100-tokens, last-100-tokens."
     unfinished: str = "skip"
     "Reasoning that was never closed: skip (nobody is asked) or show."
     group: ClassVar[str] = "classmate"
@@ -249,13 +249,13 @@ class AnswerRewardConfig(ClientConfig):
     exploit: str = ""
     "A behaviour that is paid for on top: bold_formatting, sycophancy, ... Empty: none."
     gold_weight: float = 1.0
-    "Of what an answer is worth; that of the behaviour is 1."
+    "Weight of the answer's score; the behaviour has weight 1."
     gold_most: float | None = None
-    "More than this pays no more (`src_max`). null: no limit."
+    "Highest score of an answer that counts (`src_max`). null: no limit."
     weak: str = ""
-    "A weaker judge: what it finds of the behaviour is taken off (`stealth`). Empty: none."
+    "A weaker judge: a behaviour that it notices is paid less (`stealth`). Empty: none."
     monitor: str = ""
-    "A chat model that foretells from held-out reasoning what the judge will say. Empty: none."
+    "A chat model that predicts the judge's rating from held-out reasoning. Empty: none."
 
     group: ClassVar[str] = "judge"
 

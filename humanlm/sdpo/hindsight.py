@@ -304,7 +304,7 @@ class SDPOConfig:
     rate: float = 0.05
     """ema: share of the new weights after each step; trust: share of the live logits."""
     contrast: str = "none"
-    """empty: compare with hindsight that says nothing, which takes out what any block does."""
+    """empty: take out what a hindsight block without words does. none: do not."""
     skip: int = 0
     """First tokens of each reply that are left out (published offline: 2)."""
     score_empty: bool = False

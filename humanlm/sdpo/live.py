@@ -36,7 +36,7 @@ class _LiveConfig:
     out: str = "runs/live"
     """A new folder for the record of the chat and, at its end, the weights."""
     learning_rate: float = 5e-6
-    """Of AdamW. 5e-6 suits models of 8 billion weights; a tiny model needs about 1e-3."""
+    """Learning rate of AdamW. 5e-6 suits 8 billion weights; a tiny model needs about 1e-3."""
     max_tokens: int = 512
     """Longest answer, in tokens."""
 

@@ -217,13 +217,13 @@ class _ComparisonConfig(ClientConfig):
     "Folder of the results. Empty: comparison in the folder of A's run, or in runs."
 
     temperature: float = 0.0
-    "Of replies. 0: always the likeliest token."
+    "Temperature of replies. 0: always the likeliest token."
     top_p: float = 1.0
     "Share of probability from which models in this process draw. 1: all."
     max_tokens: int = 256
     "Longest reply, in tokens; of a chat model hidden reasoning included."
     seed: int = 0
-    "Of the prompts that are drawn, and of replies."
+    "Seed of the prompts that are drawn, and of replies."
 
     group: ClassVar[str] = "compare"
     above_0: ClassVar[tuple[str, ...]] = (*ClientConfig.above_0, "top_p", "max_tokens")
@@ -349,12 +349,12 @@ def _run_comparison(work: _Comparison) -> str:  # tables, as Markdown
             ledger.keep(work.folder / CHARGES, name)
         replies = {}
         for name, model in work.models.items():
-            asked = [
+            prompts = [
                 _with_style(p.messages, model.told) if model.told else p.messages
                 for p in work.prompts
             ]
             place = work.folder / "replies"
-            replies[name] = model.replies(asked, work.settings.compare, place, ledgers["models"])
+            replies[name] = model.replies(prompts, work.settings.compare, place, ledgers["models"])
         messages, ids, clusters = zip(*((p.messages, p.id, p.cluster) for p in work.prompts))
         meetings = {
             f"{a} against {b}": as_pairs(messages, replies[a], replies[b], ids, clusters)
