@@ -171,7 +171,7 @@ class ClassmateConfig(ClientConfig):
     "Which classmates read how much of the reasoning, and how their answers are paid"
 
     models: list[str] = field(default_factory=lambda: [START])
-    """Each one is initial (the policy's weights at its start), reader (for made-up tasks), vllm/NAME,
+    """Each is initial (the policy's weights at its start), reader (for made-up tasks), vllm/NAME,
     hf/NAME, or a .json file of `humanlm serve classmates`, which may name several."""
     samples: int = 1
     "Answers of each model to each reasoning."
