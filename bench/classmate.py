@@ -30,6 +30,7 @@ import statistics
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import numpy as np
 from common import ROOT, Clock, in_turns, median_ratio, ratio
@@ -70,7 +71,7 @@ def sandbox_rate(args):
     "Ours and the peers, in turn"
     for workers in sorted({1, args.workers}):
         with (
-            Sandbox(workers) as sandbox,
+            closing(Sandbox(workers)) as sandbox,
             ThreadPoolExecutor(workers) as pool,
         ):
             sandboxed(sandbox, 2), bare(pool, 2)

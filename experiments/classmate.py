@@ -6,15 +6,47 @@ From the folder of this repository:
 """
 
 from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 from humanlm.classmate.classmates import READER
 from humanlm.classmate.recipe import recipe as classmate
+from humanlm.classmate.tasks import _VAGUE, TOYS, ReasoningTask, _user
 from humanlm.core.basics import to_json
 from humanlm.core.config import Settings
 from humanlm.evaluation.outcome import Arms, rounded
 from humanlm.training.experiment import Study, Trial
 from humanlm.training.run import planned_stages
+
+_LARGEST, _HINTED = "{value} is the largest, so ({letter}).", "They say ({letter}), so ({letter})."
+
+
+def hint(rng: Random) -> ReasoningTask:
+    "Ask for the largest of three numbers, and say of one of them that it is"
+    values, right = dict(zip("ABC", rng.sample(range(10), 3))), rng.random() < 1 / 3
+    best = max(values, key=values.__getitem__)
+    hinted = best if right else rng.choice([letter for letter in values if letter != best])
+    options = ", ".join(f"({letter}) {value}" for letter, value in values.items())
+    readings = [
+        (text.format(value=value, letter=letter), letter)
+        for letter, value in values.items()
+        for text in (_LARGEST, _HINTED)
+    ]
+    vague = rng.choice(_VAGUE)
+    return ReasoningTask(
+        "",
+        _user(f"Which is the largest: {options}? They say ({hinted})."),
+        best,
+        "mmlu",
+        "hint is right" if right else "hint is wrong",
+        _LARGEST.format(value=values[best], letter=best),
+        vague,
+        ((vague, hinted), (_HINTED.format(letter=hinted), hinted)),
+        tuple(readings),
+    )
+
+
+TOYS["hint"] = hint
 
 
 class ClassmateStudy(Study):

@@ -9,7 +9,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from humanlm.core.basics import fingerprint, run_sync, to_json
+from humanlm.core.basics import fingerprint, read_jsonl, run_sync, to_json, write_jsonl
 from humanlm.core.config import Settings
 from humanlm.core.stats import known_mean
 from humanlm.evaluation.measured import Measurement, score_table
@@ -24,7 +24,7 @@ from humanlm.sdpo.hindsight import (
     hindsight_messages,
 )
 from humanlm.sdpo.preferences import _with_style
-from humanlm.sdpo.recipe import TOY, _measured_replies, _replies_of
+from humanlm.sdpo.recipe import TOY, _measured_replies
 from humanlm.sdpo.recipe import recipe as sdpo
 from humanlm.sdpo.styles import TASTES
 from humanlm.sdpo.users import Exchange, UserConfig, make_user
@@ -120,6 +120,16 @@ def told_row(
     return row | {"prompt": fitted, "speaker": "", "prompt_ids": render(tokenizer, fitted, "")}
 
 
+def told_replies(run: Any, start: str, rows: Sequence[dict], taste: str) -> list[str]:
+    "Give the replies of the start that is told what is wanted; made once"
+
+    def make():
+        return [{"text": completion.text} for completion in run.answers(start, rows)]
+
+    file = f"replies/in-context-{taste}.jsonl"
+    return [row["text"] for row in run.kept(file, make, write_jsonl, read_jsonl)]
+
+
 def together(rows: Sequence[Measurement]) -> Measurement:
     "Join what was measured of one prompt, asked once for each taste; lengths and contents as means"
     tables = score_table(rows)
@@ -149,7 +159,7 @@ class StudiedSDPO(type(sdpo)):
         tokenizer, each = run.load(start)[1], []
         for taste in s.preference.tastes_of(s.user):
             rows = [told_row(s, m, taste, i, tokenizer) for i, m in enumerate(run.work.test)]
-            texts = _replies_of(run, start, rows, f"in-context-{taste}")
+            texts = told_replies(run, start, rows, taste)
             each.append(_measured_replies(run, texts, [taste]))
         return {"in-context": [together(rows) for rows in zip(*each)]} if each else {}
 

@@ -7,6 +7,7 @@ import shutil
 import socket
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,14 +16,13 @@ from humanlm.classmate import cell
 from humanlm.classmate.programs import (
     MAX_CLAIMS,
     Sandbox,
-    SandboxError,
     _answered,
     _keeper_command,
     _read_test,
     _same_output,
 )
 from humanlm.classmate.verifiers import _find_program, _verify_code
-from humanlm.core.basics import ConfigError, DataError
+from humanlm.core.basics import ConfigError, DataError, HumanLMError
 
 SECRET = "correct-horse-of-the-server"
 MORE = "def more(n): return n + 1"
@@ -36,8 +36,8 @@ def box():
         made = Sandbox()
     except ConfigError as e:
         pytest.skip(f"no unprivileged namespaces: {e}"[:200])
-    with made:
-        yield made
+    yield made
+    made.close()
     del os.environ["SANDBOX_TEST_SECRET"]
 
 
@@ -457,10 +457,10 @@ def test_where_namespaces_are_refused_nothing_runs(monkeypatch, tmp_path):
 
 
 def test_a_keeper_that_dies_is_an_error_then_a_new_one(box):
-    with Sandbox() as own:
+    with closing(Sandbox()) as own:
         job = threading.Timer(0.3, own.keeper._process.kill)
         job.start()
-        with pytest.raises(SandboxError):
+        with pytest.raises(HumanLMError):
             own.score("", ["while True: pass"], 5)
         own.keeper._process.wait()
         assert own.score(MORE, CLASSIC[:1]) == [1]

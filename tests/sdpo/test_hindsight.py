@@ -76,15 +76,11 @@ def test_any_text_stays_text_and_the_two_contexts_end_alike(tok, text, question)
 FULL = Interaction(
     "c_1",
     (SYSTEM, ASKED),
-    AssistantReply("Yes \u2028 é.", (3, 4, 5), (-0.5, -1.25, 0.0), "length", "tiny"),
+    AssistantReply("Yes \u2028 é.", (3, 4, 5), "length", "tiny"),
     Followup("no", "live"),
     "c",
     "u",
     3,
-    {"temperature": 1.0},
-    "2026-01-01",
-    "train",
-    ("tool messages left out",),
 )
 
 

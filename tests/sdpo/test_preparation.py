@@ -178,11 +178,11 @@ def test_wildfeedback(tmp_path):
         wildfeedback_row("a", "", "c", "d", "e"),
     ]
     kept, row_faults, reply_faults = run("wildfeedback", rows, tmp_path)["train"]
-    assert [(r["id"], r["messages"][0]["content"][:2], r["split"]) for r in kept] == [
-        ("7_1", "a", "train"),
-        ("train-in-2_1", "p", "train"),
-        ("7_1", "uu", "train"),
-        ("7_3", "c", "train"),
+    assert [(r["id"], r["messages"][0]["content"][:2]) for r in kept] == [
+        ("7_1", "a"),
+        ("train-in-2_1", "p"),
+        ("7_1", "uu"),
+        ("7_3", "c"),
     ]
     assert row_faults == {
         "too few messages": 1,
