@@ -34,12 +34,10 @@ def request_key(
     name: str,  # provider/model that is asked
 ) -> str:  # 32 hex digits, and behind @ the server, if it is not the provider's own
     "Return the fingerprint of a question to a model; who asks does not matter"
-    provider, _, model = name.partition("/")
-    content = {
+    content = {"model": name} | {
         k: v for k, v in vars(request).items() if v not in _OPEN and k not in ("caller", "server")
     }
     content |= {k: content[k] + 0.0 for k in ("temperature", "top_p") if k in content}
-    content["model"] = f"{provider}/{request.model or model}"
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     digest = blake2b(text.encode(), digest_size=16).hexdigest()
     return f"{digest}@{request.server}" if request.server else digest

@@ -25,7 +25,6 @@ class ChatRequest:
     "One question to a chat model; `None` leaves a setting to the provider"
 
     messages: tuple[dict, ...]  # `{"role": ..., "content": ...}`, oldest first
-    model: str = ""  # name as the provider spells it; empty: the client's own
     temperature: float | None = None
     top_p: float | None = None
     max_tokens: int = 1024  # longest answer in tokens, hidden reasoning included

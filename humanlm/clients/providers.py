@@ -34,11 +34,12 @@ from ..core.config import HIDDEN
 # %% ../../nbs/clients/06_providers.ipynb #openai_arguments
 def _openai_arguments(
     request: ChatRequest,
+    model: str,  # its name at the provider
     official: bool = True,  # OpenAI's own service; False for a server that imitates it
 ) -> dict:
     "Spell a request for the chat completions endpoint, without what was left open"
     args = {
-        "model": request.model,
+        "model": model,
         "messages": request.messages,
         "temperature": request.temperature,
         "top_p": request.top_p,
@@ -427,19 +428,20 @@ class OpenAIClient(_SDKClient):
     async def send(self, request: ChatRequest) -> ChatReply:
         from openai import OpenAIError
 
-        name, body = self.full_name(request.model), _openai_arguments(request, self.official)
-        answer = await post(self._sdk.get(), "/chat/completions", body, OpenAIError, name)
-        return _openai_reply(answer, name)
+        body = _openai_arguments(request, self.model, self.official)
+        answer = await post(self._sdk.get(), "/chat/completions", body, OpenAIError, self.name)
+        return _openai_reply(answer, self.name)
 
 # %% ../../nbs/clients/06_providers.ipynb #anthropic_arguments
 def _anthropic_arguments(
     request: ChatRequest,  # system messages may stand anywhere
+    model: str,
 ) -> dict:
     "Spell a request for the messages endpoint, without what was left open"
     system = "\n\n".join(m["content"] for m in request.messages if m["role"] == "system")
     sampling = {"temperature": request.temperature, "top_p": request.top_p}
     args = {
-        "model": request.model,
+        "model": model,
         "max_tokens": request.max_tokens,
         "system": system,
         "messages": _begun(request, [m for m in request.messages if m["role"] != "system"]),
@@ -493,6 +495,6 @@ class AnthropicClient(_SDKClient):
     async def send(self, request: ChatRequest) -> ChatReply:
         from anthropic import AnthropicError
 
-        name, body = self.full_name(request.model), _anthropic_arguments(request)
-        answer = await post(self._sdk.get(), "/v1/messages", body, AnthropicError, name)
-        return _anthropic_reply(answer, name)
+        body = _anthropic_arguments(request, self.model)
+        answer = await post(self._sdk.get(), "/v1/messages", body, AnthropicError, self.name)
+        return _anthropic_reply(answer, self.name)

@@ -4,14 +4,13 @@
 
 # %% auto #0
 __all__ = ['MOST_CHARS', 'WIN_METRICS', 'CONTENT_METRICS', 'AskedPrompt', 'read_prompts', 'run_of', 'Contestant',
-           'find_contestant', 'checkpoints_of', 'Pair', 'PairVerdict', 'kept_share', 'pair_measurements', 'as_pairs']
+           'find_contestant', 'checkpoints_of', 'Pair', 'PairVerdict', 'kept_share', 'pair_measurements']
 
 # %% ../../nbs/evaluation/06_answering.ipynb #exported-imports
 import math
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -142,17 +141,20 @@ class Contestant(NamedTuple):
         "Let a model answer, or read what it answered before"
         chat = is_chat_model(self.place)
         sampling = c.temperature, c.top_p, c.max_tokens, c.seed
-        client = c.client(self.place, ledger) if chat else None
+        client: Any = c.client(self.place, ledger) if chat else None
         file = folder / (
             fingerprint([self.key(), prompts, sampling, getattr(client, "server", "")]) + ".jsonl"
         )
         if file.is_file():
             return [row["reply"] for row in read_jsonl(file)]
-        if client:
-            replies = _chat_replies(client, prompts, c)
-        else:
-            replies = _local_replies(self.place, prompts, c)
-        if not chat or None not in replies:
+        asked = {"temperature": c.temperature, "max_tokens": c.max_tokens}
+        if not chat:
+            from humanlm.models.local import HFClient
+
+            client = HFClient(self.place, dtype="float32")
+            asked |= {"top_p": c.top_p, "seed": c.seed}
+        replies = _replies(client, prompts, **asked)
+        if None not in replies:
             write_jsonl(file, [{"model": self.name, "reply": text} for text in replies])
         return replies
 
@@ -211,40 +213,13 @@ def checkpoints_of(
     }
     return dict(sorted(steps.items()))
 
-# %% ../../nbs/evaluation/06_answering.ipynb #ReplyConfig
-_PROMPT_TOKENS = 2048  # longest prompt of a model in this process
-
 # %% ../../nbs/evaluation/06_answering.ipynb #local_replies
-def _local_replies(
-    place: str,  # folder, or name on the Hub
-    prompts: Sequence[Sequence[dict]],  # N conversations
-    c: Any,  # as for `Contestant.replies`
-) -> list[str | None]:  # N; None: the prompt is too long
-    "Let a model in this process answer"
-    from humanlm.models.checkpoints import load_model
-    from humanlm.models.generation import generate
-    from humanlm.models.prompts import always_thinks, fit_prompt, thought_tags
-
-    model, tokenizer = load_model(place, "own", "float32")
-    opens = always_thinks(tokenizer)
-    begun = thought_tags(tokenizer)[0] * opens
-    ids: dict[int, list[int]] = {}
-    for i, messages in enumerate(prompts):
-        with suppress(ModelError):
-            ids[i] = fit_prompt(tokenizer, messages, _PROMPT_TOKENS, "", opens).ids
-    sampling = {"temperature": c.temperature, "top_p": c.top_p, "seed": c.seed}
-    completions = generate(model, tokenizer, list(ids.values()), c.max_tokens, **sampling)
-    replies = {i: _heard(begun + completion.text) for i, completion in zip(ids, completions)}
-    return [replies.get(i) for i in range(len(prompts))]
-
-
-def _chat_replies(
+def _replies(
     client: ChatClient,
     prompts: Sequence[Sequence[dict]],  # N conversations
-    c: Any,  # as for `Contestant.replies`
+    **sampling: Any,  # fields of `ChatRequest`
 ) -> list[str | None]:  # N; None: it failed
-    "Let a chat model answer; `LLMError` if it cannot be asked"
-    sampling = {"temperature": c.temperature, "max_tokens": c.max_tokens}
+    "Return a model's replies without its thoughts; `LLMError` if it cannot be asked"
     requests = [ChatRequest(tuple(m), **sampling, caller="compared model") for m in prompts]
     replies = run_sync(chat_all(client, requests))
     for failure in (e for e in replies if isinstance(e, LLMError) and e.stops):
@@ -253,7 +228,7 @@ def _chat_replies(
 
 
 def _heard(text: str) -> str | None:  # None: a thought that never ended
-    "Leave out what a model thought before its reply"
+    "Return what a model wrote after its thought"
     return without_thoughts(text) or (None if text.strip() else text)
 
 # %% ../../nbs/evaluation/06_answering.ipynb #Pair
@@ -368,15 +343,3 @@ def pair_measurements(
 
 def _words(text):
     return math.nan if text is None else float(len(text.split()))
-
-# %% ../../nbs/evaluation/06_answering.ipynb #as_pairs
-def as_pairs(
-    prompts: Sequence[Any],  # N: texts, or messages
-    replies: Sequence[str | None],  # N of the candidate
-    others: Sequence[str | None],  # N of what it is compared with
-    ids: Sequence[str] | None = None,  # N; None: numbers
-    clusters: Sequence[str] | None = None,  # N; None: each prompt by itself
-) -> list[Pair]:
-    "Put replies to the same prompts side by side; `ValueError` where numbers differ"
-    ids, clusters = ids or list(map(str, range(len(prompts)))), clusters or [""] * len(prompts)
-    return [Pair(*row) for row in zip(ids, prompts, replies, others, clusters, strict=True)]

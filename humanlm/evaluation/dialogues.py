@@ -209,21 +209,15 @@ def _user_dialogues(run: Path) -> list[Conversation]:
             dialogues.append(_dialogue(row, stage.name))
     return [d for d in dialogues if d]
 
-
-def _run_dialogues(run: Path) -> list[Conversation]:
-    "Read the replies that a run evaluated, or else what users said in its rollouts"
+# %% ../../nbs/evaluation/09_dialogues.ipynb #read_dialogues
+def _of_run(run: Path, model: str, alone: bool) -> list[Conversation]:
+    "Read people and one source of a run, or all; beside other inputs they bear the run's name"
     dialogues = _reply_files(run) or _user_dialogues(run)
     if not dialogues:
         raise DataError(
             f"{run} evaluated no replies, and no user speaks in its rollouts. Give a "
             "run of HumanLM, SDPO or gyms, or files of texts."
         )
-    return dialogues
-
-# %% ../../nbs/evaluation/09_dialogues.ipynb #read_dialogues
-def _of_run(run: Path, model: str, alone: bool) -> list[Conversation]:
-    "Read people and one source of a run, or all; beside other inputs they bear the run's name"
-    dialogues = _run_dialogues(run)
     if model:
         check_name(model, dict.fromkeys(d.source for d in dialogues), f"source of {run}")
     return [

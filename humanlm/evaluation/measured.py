@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..core.basics import DataError, atomic_write, jsonl_rows, shorten, to_json, write_jsonl
+from ..core.basics import DataError, atomic_write, read_jsonl, shorten, to_json, write_jsonl
 from ..core.html import Table
 from ..core.records import from_dict
 from ..core.stats import Bootstrap, Interval, known_mean, number_text, range_text
@@ -65,7 +65,7 @@ def level_intervals(
     values: np.ndarray,  # [E, L] scores; nan = no score
     drawn: np.ndarray,  # [R, L] their means in resamples
     clusters: ArrayLike,  # [E]
-) -> dict[str, Interval]:  # `all`, the mean over the levels, and each level
+) -> dict[str, Interval]:  # `all`, the mean over the levels; each level where there are several
     "Give the mean over the levels and each level an interval"
     clusters, known = np.asarray(clusters), ~np.isnan(values)
 
@@ -75,16 +75,15 @@ def level_intervals(
     each = {
         level: interval(drawn[:, i], known_mean(values[:, i]), known[:, i])
         for i, level in enumerate(levels)
+        if len(levels) > 1
     }
     return {
         ALL: interval(known_mean(drawn, 1), known_mean(known_mean(values, 0)), known.any(1))
     } | each
 
 
-def _by_level(
-    levels, values: np.ndarray, contexts, seed: int, resamples: int
-) -> dict[str, Interval]:
-    draws = Bootstrap(np.arange(len(values)) if contexts is None else contexts, seed, resamples)
+def _by_level(levels, values: np.ndarray, contexts, resamples: int) -> dict[str, Interval]:
+    draws = Bootstrap(np.arange(len(values)) if contexts is None else contexts, 0, resamples)
     return level_intervals(levels, values, draws.means(values), draws.index)
 
 
@@ -97,11 +96,10 @@ def _result_rows(
     metric: str,  # name, for the rows
     scores: Mapping[str, Sequence[float]],  # level → [E] one score per example; nan = no score
     contexts: Sequence[str] | None = None,  # [E] the context of each example; None = each its own
-    seed: int = 0,  # of the resampling
-    resamples: int = 2000,  # how many
+    resamples: int = 2000,
 ) -> list[Result]:  # `all` first, then the levels in order
     "Summarise one metric of one model"
-    means = _by_level(list(scores), _columns(scores), contexts, seed, resamples)
+    means = _by_level(list(scores), _columns(scores), contexts, resamples)
     return [Result(model, metric, level, i.n, i.value, i.low, i.high) for level, i in means.items()]
 
 # %% ../../nbs/evaluation/01_measured.ipynb #sign_flips
@@ -125,7 +123,6 @@ class _SignedRank(NamedTuple):
 
     p: float  # two-sided; 1 if no cluster differs, nan if none has a score
     effect: float  # rank-biserial correlation, -1..1
-    n: int  # clusters that differ
 
 
 def _signed_rank(
@@ -136,7 +133,7 @@ def _signed_rank(
     values = np.asarray(differences, float)
     scored = ~np.isnan(values)
     if not scored.any():
-        return _SignedRank(math.nan, math.nan, 0)
+        return _SignedRank(math.nan, math.nan)
     index = np.unique(
         np.asarray(range(len(values)) if clusters is None else clusters)[scored],
         return_inverse=True,
@@ -146,7 +143,7 @@ def _signed_rank(
     )  # 0.8 - 0.7 and 0.7 - 0.6 are a tie
     means = means[means != 0]
     if not len(means):
-        return _SignedRank(1.0, 0.0, 0)
+        return _SignedRank(1.0, 0.0)
     distinct, place, counts = np.unique(abs(means), return_inverse=True, return_counts=True)
     ranks = np.sign(means) * (counts.cumsum() - (counts - 1) / 2)[place]  # ties share the middle
     few = len(means) <= (50 if len(distinct) == len(means) else 13)
@@ -155,7 +152,7 @@ def _signed_rank(
         if few
         else math.erfc(abs(ranks.sum()) / math.sqrt(2 * (ranks**2).sum()))
     )
-    return _SignedRank(p, float(ranks.sum() / np.abs(ranks).sum()), len(means))
+    return _SignedRank(p, float(ranks.sum() / np.abs(ranks).sum()))
 
 # %% ../../nbs/evaluation/01_measured.ipynb #holm
 def _holm(
@@ -185,15 +182,14 @@ def _paired_rows(
     scores_a: Mapping[str, Sequence[float]],  # level → [E]; nan = no score
     scores_b: Mapping[str, Sequence[float]],  # level → [E], same examples in the same order
     contexts: Sequence[str] | None = None,  # [E]
-    seed: int = 0,  # of the resampling
-    resamples: int = 2000,  # how many
+    resamples: int = 2000,
 ) -> list[PairedDifference]:  # `all` first, then the levels that both have
     "Compare one metric of two models on the same examples"
     levels = [level for level in scores_a if level in scores_b]
     if not levels:
         return []
     x, y = (_columns({level: scores[level] for level in levels}) for scores in (scores_a, scores_b))
-    means = _by_level(levels, x - y, contexts, seed, resamples)
+    means = _by_level(levels, x - y, contexts, resamples)
     differences = {ALL: known_mean(x - y, 1)} | dict(zip(levels, (x - y).T))
     tests = {level: _signed_rank(values, contexts) for level, values in differences.items()}
     return [
@@ -226,13 +222,10 @@ def importance_rows(
     states: Mapping[str, Sequence[float]],  # state → [E] scores; nan = no score
     replies: Sequence[float],  # [E] scores of the replies
     contexts: Sequence[str] | None = None,  # [E]
-    seed: int = 0,  # of the resampling
-    resamples: int = 2000,  # how many
 ) -> list[Importance]:  # in the order of the states
     "Correlate the score of replies with that of each state"
     correlations = {
-        level: association(x, replies, clusters=contexts, seed=seed, resamples=resamples)
-        for level, x in states.items()
+        level: association(x, replies, clusters=contexts) for level, x in states.items()
     }
     return [
         Importance(model, metric, level, p.n, *p[:3], *s[:3])
@@ -375,29 +368,11 @@ def save_measured(
 def load_measured(
     path: str | Path,  # from `save_measured`
 ) -> list[Measurement]:
-    "Read it back; `DataError` names file and row"
-    return [_measured(row, where) for where, row in jsonl_rows(path)]
-
-
-def _measured(row, where):
-    try:
-        values = {
-            metric: {
-                part: math.nan if value is None else float(value) for part, value in by_part.items()
-            }
-            for metric, by_part in row["values"].items()
-        }
-        return Measurement(
-            str(row["unit"]),
-            str(row["cluster"]),
-            values,
-            {k: str(v) for k, v in row.get("shown", {}).items()},
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as e:
-        raise DataError(
-            f"{where}: not a measured unit ({type(e).__name__}: {shorten(e)}). Measure "
-            "the model again."
-        ) from e
+    "Read it back"
+    return [
+        Measurement(**row | {"values": {m: _filled(parts) for m, parts in row["values"].items()}})
+        for row in read_jsonl(path)
+    ]
 
 # %% ../../nbs/evaluation/01_measured.ipynb #score_table
 def score_table(
@@ -449,7 +424,7 @@ def results(
         row
         for name, table in tables.items()
         for metric, scores in table.items()
-        for row in _short(_result_rows(name, metric, scores, clusters, resamples=resamples))
+        for row in _result_rows(name, metric, scores, clusters, resamples=resamples)
     ]
     rows = [replace(r, read=_is_read(r, tables[r.model][r.metric], models[r.model])) for r in rows]
     names = [name for name in models if name not in references]
@@ -463,9 +438,7 @@ def results(
     paired = [
         row
         for a, b, m in pairs
-        for row in _short(
-            _paired_rows(m, a, b, tables[a][m], tables[b][m], clusters, resamples=resamples)
-        )
+        for row in _paired_rows(m, a, b, tables[a][m], tables[b][m], clusters, resamples=resamples)
     ]
     return Results(rows, paired)
 
@@ -474,10 +447,6 @@ def _is_read(row, parts, measured):
     "Tell whether a mean of 0 has a text behind it; where no texts are shown, it has"
     texts = [m.shown[part] for m in measured for part in parts if part in m.shown]
     return row.high != 0 or not texts or any(map(str.strip, texts))
-
-
-def _short(rows):
-    return rows[:1] if len(rows) == 2 else rows  # of a metric with one part, `all` says it already
 
 # %% ../../nbs/evaluation/01_measured.ipynb #save_results
 def save_results(

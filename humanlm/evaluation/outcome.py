@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..core.basics import grown_rows
 from ..core.stats import Bootstrap, Interval, known_mean, mean_interval, ratio
-from .measured import ALL, PairedDifference, Result, level_intervals
-from .report import load_log
+from .measured import PairedDifference, Result, level_intervals
 
 # %% ../../nbs/evaluation/04_outcome.ipynb #crossed_means
 def _crossed_means(
@@ -47,8 +47,7 @@ def _crossed_intervals(
         index + (index.max(initial=0) + 1) * np.arange(len(values))[:, None]
     )  # [S, E] seed and context
     drawn = _crossed_means(values, contexts, resamples=resamples)
-    intervals = level_intervals(levels, values.reshape(-1, values.shape[2]), drawn, cells.ravel())
-    return intervals if len(levels) > 1 else {ALL: intervals[ALL]}
+    return level_intervals(levels, values.reshape(-1, values.shape[2]), drawn, cells.ravel())
 
 # %% ../../nbs/evaluation/04_outcome.ipynb #Arms
 Table = dict[str, dict[str, list[float]]]  # metric → part → one value per unit; nan = no score
@@ -201,7 +200,7 @@ def arm_logs(
     seconds: Mapping[str, float],  # model → wall time
 ) -> list[_ArmLog]:
     "Cut the log of a run into its arms"
-    log = load_log(folder / "metrics.jsonl")
+    log = grown_rows(folder / "metrics.jsonl")
     return [
         _ArmLog(arm, seed, [line for line in log if line["stage"] == model], seconds.get(model))
         for model, arm in arms.items()

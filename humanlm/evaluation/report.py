@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['INK', 'PALETTE', 'PANELS', 'TEXTS_SAY', 'PALE', 'UNSAID', 'Section', 'CSS', 'TOY', 'styled', 'figure_html', 'Names',
-           'axes_of', 'label', 'legend', 'results_bars', 'curve', 'RunFolder', 'load_log', 'first_screen', 'missing',
+           'axes_of', 'label', 'legend', 'results_bars', 'curve', 'RunFolder', 'first_screen', 'missing',
            'training_section', 'model_said', 'standard_sections', 'sections_page', 'report_html', 'write_report']
 
 # %% ../../nbs/evaluation/03_report.ipynb #import-json-import-math
@@ -274,7 +274,7 @@ class RunFolder:
             )
         self.config: dict[str, dict] = self.piece("config.yaml", read_yaml, {})  # by group
         self.record: dict[str, Any] = self.piece("run.json", _json, {})
-        self.log: list[dict] = self.piece("metrics.jsonl", load_log, [])
+        self.log: list[dict] = self.piece("metrics.jsonl", grown_rows, [])
         self.results: Results = self.piece("results.json", load_results, Results([]))
         card = self.folder / "data.md"  # of the data; not every recipe writes one
         self.card = card.read_text("utf-8") if card.exists() else ""
@@ -301,17 +301,6 @@ class RunFolder:
 # %% ../../nbs/evaluation/03_report.ipynb #_samples
 def _json(path: Path) -> dict[str, Any]:
     return json.loads(path.read_bytes())
-
-# %% ../../nbs/evaluation/03_report.ipynb #load_log
-def load_log(
-    path: str | Path,  # metrics.jsonl
-) -> list[dict]:
-    "Read a training log; a last line that was cut off by a kill is left out"
-    rows = grown_rows(path)
-    wrong = [i for i, row in enumerate(rows, 1) if not {"stage", "step"} <= row.keys()]
-    if wrong:
-        raise DataError(f"{path}, row {wrong[0]}: a log line needs stage and step.")
-    return rows
 
 # %% ../../nbs/evaluation/03_report.ipynb #number
 def _results_html(
@@ -438,19 +427,12 @@ def _results_section(run: RunFolder, names: Names = Names()) -> Html:
         about = f"References need no model: {'; '.join(references)}."
         shown.append(tag("p", tag("small", about)))
     shown += [_metric_part(rows, metric, names) for metric in metrics]
+    if texts := {(m, ALL): m.replace("_", " ") for m in metrics if is_text_metric(m)}:
+        head = tag("h3", "Likeness to the real reply") + tag("p", TEXTS_SAY)
+        shown.append(head + _results_html(rows, texts, names))
     tables = bits_tables(rows)
     bits = tag("h3", "Bits of the real reply") + markdown_html(tables) if tables else Html()
-    return Html().join([*shown, _texts_html(rows, names), bits])
-
-
-def _texts_html(
-    rows: Sequence[Result], names: Names = Names()
-) -> Html:  # empty if nothing was measured
-    "Show how like the real texts are by letters, words or vectors"
-    measures = dict.fromkeys(r.metric for r in rows if is_text_metric(r.metric))
-    columns = {(name, ALL): name.replace("_", " ") for name in measures}
-    head = tag("h3", "Likeness to the real reply") + tag("p", TEXTS_SAY)
-    return head + _results_html(rows, columns, names) if measures else Html()
+    return Html().join([*shown, bits])
 
 # %% ../../nbs/evaluation/03_report.ipynb #differences_section
 def _differences_section(run: RunFolder, names: Names = Names()) -> Html:

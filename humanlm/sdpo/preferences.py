@@ -31,7 +31,6 @@ from humanlm.evaluation.answering import (
     Contestant,
     Pair,
     PairVerdict,
-    as_pairs,
     checkpoints_of,
     find_contestant,
     pair_measurements,
@@ -380,9 +379,11 @@ def _run_comparison(work: _Comparison) -> str:  # tables, as Markdown
             ]
             place = work.folder / "replies"
             replies[name] = model.replies(asked, work.settings.compare, place, ledgers["models"])
-        messages, ids, clusters = zip(*((p.messages, p.id, p.cluster) for p in work.prompts))
         meetings = {
-            f"{a} against {b}": as_pairs(messages, replies[a], replies[b], ids, clusters)
+            f"{a} against {b}": [
+                Pair(prompt.id, prompt.messages, one, other, prompt.cluster)
+                for prompt, one, other in zip(work.prompts, replies[a], replies[b])
+            ]
             for a, b in work.meetings
         }
         tables, rows, pairs = [], [], []

@@ -10,11 +10,10 @@ __all__ = ['NOTHING_SAID', 'CONTROLS', 'STYLE_SYSTEM', 'STYLE_USER', 'MAX_READ',
 import hashlib
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from statistics import fmean
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
-from ..clients.client import ChatClient, ScriptedClient, token_estimate
+from ..clients.client import ChatClient, ScriptedClient
 from ..clients.ledger import Ledger
 from ..clients.limits import Limits, in_turn
 from ..clients.protocol import ChatRequest, LLMError, chat
@@ -254,8 +253,8 @@ class UserConfig(ChatConfig):
         if self.is_rule(self.model):
             return lines
         user: Any = make_user(self, client=ScriptedClient([]))
-        requests = [replace(user.request(sample), max_tokens=1) for sample in samples]
-        read = round(exchanges * fmean(map(token_estimate, requests)))
+        chars = (len(str(m["content"])) for s in samples for m in user.request(s).messages)
+        read = round(exchanges * sum(chars) / len(samples) / 4)
         cost = estimate(self.model, exchanges, read, exchanges * self.max_tokens)
         return [*lines, f"cost                at most {cost}"]
 

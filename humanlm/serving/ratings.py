@@ -73,8 +73,7 @@ def _krippendorff(
     ratings: ArrayLike,  # [E]; nan = no score
     things: ArrayLike,  # [E] what was rated
     cases: ArrayLike | None = None,  # [E] what each thing belongs to; None = each its own
-    seed: int = 0,  # of the resampling
-    resamples: int = 2000,  # how many
+    resamples: int = 2000,
 ) -> Interval:  # n: ratings of things that at least two raters share
     "Measure how far any number of raters agree, by squared differences"
     from krippendorff import alpha
@@ -87,7 +86,7 @@ def _krippendorff(
     counts = np.zeros((len(first), len(values)))  # [U, V]
     np.add.at(counts, (unit, column), 1)
     shared = counts.sum(1) > 1
-    counts, draws = counts[shared], Bootstrap(clusters[first][shared], seed, resamples)
+    counts, draws = counts[shared], Bootstrap(clusters[first][shared], 0, resamples)
     if np.count_nonzero(counts.sum(0)) < 2:
         return Interval(math.nan, math.nan, math.nan, int(counts.sum()))
 
@@ -101,24 +100,14 @@ def _krippendorff(
 
 # %% ../../nbs/serving/24_ratings.ipynb #agreement
 class _Agreement(NamedTuple):
-    "How far two judges agree on the same candidates"
+    "How far people and a judge agree on the same replies"
 
     spearman: Interval  # rank correlation
     gap: Interval  # mean absolute difference
 
 
-def _agreement(
-    a: ArrayLike,  # [E] scores of one judge, 0..1; nan = no score
-    b: ArrayLike,  # [E] scores of the other, same candidates in the same order
-    cases: ArrayLike | None = None,  # [E] what each candidate belongs to; None = each its own
-    resamples: int = 2000,  # how many
-) -> _Agreement:
-    "Measure how far two judges agree, on the candidates that both scored"
-
-    def gap(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        return weights @ np.abs(x - y) / weights.sum(1)
-
-    return _Agreement(*association(a, b, (spearman, gap), cases, 0, resamples))
+def _gap(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:  # [R]
+    return weights @ np.abs(x - y) / weights.sum(1)
 
 # %% ../../nbs/serving/24_ratings.ipynb #StudyReport
 _SCALES = ("similarity", "human", "rank", "top")
@@ -209,7 +198,8 @@ def study_report(
         judged, clusters = (
             [some[0][column] for some in replies.values()] for column in ("judged", "cluster")
         )
-        return _agreement(people, judged, clusters, resamples=resamples)
+        statistics = spearman, _gap
+        return _Agreement(*association(people, judged, statistics, clusters, resamples=resamples))
 
     models = dict.fromkeys(r["model"] for r in ratings)
     return _StudyReport(
