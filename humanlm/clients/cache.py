@@ -33,7 +33,7 @@ def request_key(
     request: ChatRequest,
     name: str,  # provider/model that is asked
 ) -> str:  # 32 hex digits, and behind @ the server, if it is not the provider's own
-    "Return the fingerprint of a question to a model; who asks does not matter"
+    "Return the fingerprint of a question to a model, whoever asks it"
     content = {"model": name} | {
         k: v for k, v in vars(request).items() if v not in _OPEN and k not in ("caller", "server")
     }
@@ -67,7 +67,7 @@ class _ReplyFile:
 
     @contextmanager
     def checked(self):
-        "Let one thread in at a time; raise `CacheError` where the file fails"
+        "Let one thread in at a time; raise `CacheError` if the file fails"
         with self.lock:
             try:
                 yield
@@ -83,13 +83,13 @@ class _ReplyFile:
             return self.db.execute(statement, values).fetchall()
 
     def find(self, key: str) -> ChatReply | None:
-        "Look a reply up"
+        "Return the stored reply, if there is one"
         rows = self.run("SELECT reply FROM answers WHERE key = ?", key)
         with self.checked():
             return msgspec.json.decode(rows[0][0], type=ChatReply) if rows else None
 
     def add(self, key: str, model: str, reply: ChatReply):
-        "Store a reply without the keys of this machine, in place of an older one"
+        "Store a reply without the keys of this machine; replace an older one"
         stored = replace(reply, model=model, cached=True, parsed=None)
         text = without_keys(json.dumps(msgspec.to_builtins(stored), ensure_ascii=False))
         self.run(
@@ -98,7 +98,7 @@ class _ReplyFile:
 
 # %% ../../nbs/clients/08_cache.ipynb #MODES
 class DiskCache:
-    "Model replies on disk; a question under way in this process is asked once"
+    "A cache of replies on disk, for any number of processes"
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class DiskCache:
         name: str,  # provider/model
         ask: Callable[[], Awaitable[ChatReply]],  # asks the model
     ) -> ChatReply:
-        "Answer from disk or ask"
+        "Return the stored reply, or ask the model and store its reply"
         key = request_key(request, name)
         async with self._locks.get().setdefault(key, asyncio.Lock()):
             if reply := self.replies.find(key):

@@ -22,7 +22,7 @@ _ARGUMENTS = re.compile(
 def tool_call(
     value: dict,  # as a model wrote it
 ) -> tuple[str, dict] | None:
-    "Give name and arguments of a call; None where one of them cannot be told"
+    "Return the name and the arguments of a tool call; None if one of them cannot be read"
     for key, one in value.items():
         call = one[0] if isinstance(one, list) and len(one) == 1 else one
         if _CALLS.fullmatch(key) and isinstance(call, dict):
@@ -40,7 +40,7 @@ _BESIDE = re.compile(rf"{_CALLED.pattern}|id|type|index", re.I)
 
 
 def _arguments(one):
-    "Read arguments, which may be JSON in a text; what cannot be read stays as it is"
+    "Return arguments as an object, also if they are JSON in a text; return anything else unchanged"
     text = one.strip() if isinstance(one, str) else one
     if text is None or text == "":
         return {}

@@ -19,7 +19,7 @@ from ..core.basics import near_miss, shorten
 
 # %% ../../nbs/clients/05_client.ipynb #ChatClient
 class ChatClient(Protocol):
-    "What every model looks like from here"
+    "The form of every chat model: a coroutine from request to reply"
 
     name: str  # provider/model
     ledger: Ledger  # what was spent through this client
@@ -30,7 +30,7 @@ class ChatClient(Protocol):
 
 # %% ../../nbs/clients/05_client.ipynb #Client
 class Client:
-    "Cache, budget, limits, retries and bookkeeping around `send`, which a provider supplies"
+    "A chat model with cache, budget, limits, retries and ledger; a subclass writes `send`"
 
     takes_n = False  # does one call give several answers?
     takes_schema = False  # does the provider see to it that answers follow a schema?
@@ -55,10 +55,10 @@ class Client:
         self._paused_until = 0.0  # on the clock of time.monotonic, as `Retry-After` asked
 
     def open(self):
-        "Get ready for the first question: what takes its time here is not on an attempt's clock"
+        "Load what takes long, before the time limit of an attempt begins"
 
     async def send(self, request: ChatRequest) -> ChatReply:
-        "Ask once; raise `LLMError` if there is no answer"
+        "Return the answer to one attempt; raise `LLMError` if there is none"
         raise NotImplementedError(f"{type(self).__name__} has no send()")
 
     async def __call__(
@@ -66,7 +66,7 @@ class Client:
         request: ChatRequest,
         check: Callable[[Any], Any] | None = None,  # gets the object or text; ValueError = unusable
     ) -> ChatReply:
-        "Ask, again if that can help, and enter the cost"
+        "Return a usable reply; ask again if that can help, and record the cost"
         if self.cache is None:
             return await _answer(self, request, check)
         reply = await self.cache(
@@ -154,7 +154,7 @@ async def _usable(client: Client, request, sent, reply, check):
 
 # %% ../../nbs/clients/05_client.ipynb #_split
 def _join(replies):
-    "Make one reply of several"
+    "Return one reply that holds several"
     ends = [r.finish for r in replies if r.finish != "stop"]
     return replace(
         replies[0],
@@ -220,7 +220,7 @@ def _hit(client: Client, request, reply, check):
 
 # %% ../../nbs/clients/05_client.ipynb #ScriptedClient
 class ScriptedClient(Client):
-    "Answers from a list, or by a function of the request; costs nothing"
+    "A model that answers from a list, or by a function of the request"
 
     takes_schema, takes_extra, takes_prefill = True, None, True
 
@@ -254,7 +254,7 @@ async def chat_all(
     requests: Iterable[ChatRequest],  # in any number
     check: Callable[[Any], Any] | None = None,  # as for `Client`
 ) -> list[ChatReply | LLMError]:  # in the order of the requests
-    "Ask all, within the client's limits; failures stand in their place"
+    "Return the replies to many questions, in order; a failed question gets its `LLMError`"
 
     async def answer(request):
         try:

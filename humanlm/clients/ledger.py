@@ -58,7 +58,7 @@ _Rate = Annotated[float, msgspec.Meta(ge=0)]
 
 @lru_cache
 def _listed_prices(path):
-    "Read the user's own prices, once for each file that the environment names"
+    "Return the prices in the user's own file"
     import yaml
 
     path = path or setting("HUMANLM_PRICES")
@@ -76,7 +76,7 @@ def price(
     tokens_in: int,  # tokens that it read
     tokens_out: int,  # tokens that it wrote, hidden reasoning included
 ) -> float | None:
-    "Give the price of a call in US dollars, or None if nobody has said what the model costs"
+    "Return the price of a call in US dollars, or None if the price of the model is unknown"
     listed = _listed_prices(os.environ.get("HUMANLM_PRICES"))
     same = re.sub(r"-\d{4}-?\d\d-?\d\d$", "", name)  # without the day of its version
     rates = listed.get(name) or listed.get(same) or prices.get(name) or prices.get(same)
@@ -87,7 +87,7 @@ def price(
 def price_advice(
     name: str,  # provider/model
 ) -> str:
-    "Say how to give the price of a model"
+    "Return a sentence that says how to give the price of a model"
     return (
         f"Write a line like '{name}: [0.25, 2.0]' (US dollars per million tokens, read "
         "and written; [0, 0] for a server "
@@ -97,7 +97,7 @@ def price_advice(
 
 # %% ../../nbs/clients/03_ledger.ipynb #Charges
 def _charges(path: Path, account: str) -> Iterator[tuple[str, str, Usage]]:  # caller, model, usage
-    "Read what was entered for an account; a call whose end was not entered counts at its worst"
+    "Yield the charges of an account; a call without an end counts at its highest possible cost"
     begun = {}
     for row in grown_rows(path):
         if row.pop("account", "") == account:
@@ -111,7 +111,7 @@ def _charges(path: Path, account: str) -> Iterator[tuple[str, str, Usage]]:  # c
 
 # %% ../../nbs/clients/03_ledger.ipynb #Ledger
 class Ledger:
-    "Spending per (caller, model), within a budget; ledgers add"
+    "The spending of each caller on each model, within a budget; ledgers can be added"
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class Ledger:
         account: str = "",  # of this ledger, where several share the file
         ranks: int = 1,  # processes that each get an equal share of what is left
     ):
-        "Enter charges in a file as they are made, and count what was entered there before"
+        "Write charges to a file as they are made, and count those that the file holds"
         before = {} if self._path else self._entries
         self._path, self._account, self._entries, self.spent = Path(path), account, {}, 0.0
         if self._path.exists():
@@ -152,7 +152,7 @@ class Ledger:
         usage: Usage,
         call: str = "",  # one under way that ends
     ):
-        "Add `usage` to the account of `caller` and `model`"
+        "Add a usage to what a caller spent on a model"
         values = {
             name: value for name, value in vars(usage).items() if value != getattr(Usage, name)
         }
@@ -175,7 +175,7 @@ class Ledger:
 
     @property
     def entries(self) -> dict[tuple[str, str], Usage]:
-        "All that was spent, by all processes that train together"
+        "Return what was spent by all processes that train together"
         if not self._path:
             return dict(self._entries)
         entries: dict[tuple[str, str], Usage] = {}
@@ -186,12 +186,12 @@ class Ledger:
 
     @property
     def total(self) -> Usage:
-        "Everything that was spent"
+        "Return the total of all that was spent"
         return sum(self.entries.values(), Usage())
 
     @property
     def reserved(self) -> float:
-        "US dollars set aside for calls under way"
+        "Return the US dollars reserved for calls under way"
         return sum(self._open.values())
 
     def __add__(self, other: "Ledger") -> "Ledger":
@@ -206,7 +206,7 @@ class Ledger:
     ) -> AsyncIterator[
         Callable[[Usage], None]
     ]:  # takes what the call did cost; the last word counts
-        "Set money aside for a call under way; `LLMError` if the budget cannot cover it"
+        "Reserve money for a call; raise `LLMError` if the budget cannot cover it"
         call, charges = token_hex(8), [Usage()]
         while not self._opens(call, cost, caller, model):
             await asyncio.sleep(0.02)
@@ -216,7 +216,7 @@ class Ledger:
             self.record(caller, model, charges[-1], call)
 
     def _opens(self, call, cost, caller, model):
-        "Open a call, unless its money is set aside for others"
+        "Open a call and return True; False if its money is reserved for other calls"
         with self._lock:
             if self.budget is not None and self.spent + cost > self.budget:
                 raise LLMError(
@@ -232,12 +232,12 @@ class Ledger:
             return True
 
     def to_dict(self) -> list[dict]:
-        "Give one row per caller and model"
+        "Return one row per caller and model"
         return [{"caller": c, "model": m, **vars(u)} for (c, m), u in sorted(self.entries.items())]
 
     @classmethod
     def from_dict(cls, rows: list[dict]) -> "Ledger":
-        "Read what `to_dict` wrote"
+        "Return the ledger that `to_dict` wrote"
         ledger = cls()
         for row in rows:
             usage = dict(row)
@@ -262,7 +262,7 @@ class Ledger:
 def _most_tokens(
     request: ChatRequest,
 ) -> tuple[int, int]:  # read, written
-    "Give the most tokens that a request can take: one for a byte, 16 around each part"
+    "Return the most tokens that a request can take: one per byte, and 16 around each part"
     parts = [
         *(m.get("content") for m in request.messages),
         *filter(None, (request.schema, request.prefill, request.extra)),
@@ -276,7 +276,7 @@ def worst_cost(
     request: ChatRequest,
     name: str,  # provider/model
 ) -> float | None:
-    "Give the most that a request can cost in US dollars, or None if the price is unknown"
+    "Return the highest possible cost of a request in US dollars, or None if the price is unknown"
     return price(name, *_most_tokens(request))
 
 # %% ../../nbs/clients/03_ledger.ipynb #counted
@@ -285,7 +285,7 @@ def counted(
     request: ChatRequest,
     name: str,  # provider/model
 ) -> Usage:  # as it goes into the ledger
-    "Price the tokens that a provider counts"
+    "Return the usage of a reply with its price"
     usage = reply.usage
     tokens = (usage.tokens_in, usage.tokens_out)
     cost = price(name, *(tokens if any(tokens) else _most_tokens(request)))

@@ -24,7 +24,7 @@ class PerLoop:
         self.make, self.made = make, {}
 
     def get(self) -> Any:
-        "Give the object of the running loop"
+        "Return the object of the running loop"
         loop = asyncio.get_running_loop()
         if loop not in self.made:
             self.made = {k: v for k, v in self.made.items() if not k.is_closed()}
@@ -37,7 +37,7 @@ async def in_turn(
     items: Iterable,  # taken as they are needed
     workers: int = 16,  # items under way at once
 ) -> list:  # in the order of the items
-    "Work through items, several at a time; the first error of ours stops them all"
+    "Return the results of work on many items; the first `HumanLMError` stops all"
     queue, results = enumerate(items), {}
 
     async def worker():
@@ -60,7 +60,7 @@ async def in_turn(
 # %% ../../nbs/clients/04_limits.ipynb #Limits
 @dataclass(frozen=True)
 class Limits:
-    "How a client treats its provider"
+    "How often, how long and how many at once a client asks"
 
     concurrency: int = 16  # requests under way at once
     timeout: float = 60.0  # seconds per attempt
@@ -75,7 +75,7 @@ class Limits:
         attempt: int,  # number of the attempt that failed, from 1
         least: float | None = None,  # seconds that the server asked to wait
     ) -> float:
-        "Give the pause before the next attempt in seconds"
+        "Return the seconds to wait before the next attempt"
         drawn = _dice.uniform(0.0, self.backoff * 2 ** (attempt - 1))
         return min(max(drawn, least or 0.0), self.longest_wait)
 
@@ -95,7 +95,7 @@ class Breaker:
         self.again = 0.0  # when the next call may go, in seconds since 1970
 
     async def run(self, attempt: Callable[[], Awaitable]) -> Any:
-        "Make one attempt, if the server is there; one that fails raises `LLMError`"
+        "Make one attempt; raise `LLMError` if it fails or the server is down"
         pause = self.again - time.time()
         if 0 < self.limits.breaker <= self.outages and pause > 0:
             if self.outages > self.limits.breaker:

@@ -26,7 +26,7 @@ from ..core.basics import ConfigError, near_miss, run_sync, shorten
 
 # %% ../../nbs/clients/07_names.ipynb #is_up
 def is_up(url: str) -> bool:
-    "Whether a server answers at an address"
+    "Return whether a server answers at an address"
     from http.client import HTTPException
     from urllib.request import ProxyHandler, build_opener
 
@@ -45,7 +45,7 @@ def vllm_client(
     base_url: str | None = None,  # address ending in /v1; None = named, or the usual one
     **options,  # as for `Client`
 ) -> ChatClient:
-    "Reach a model on an OpenAI-compatible server of your own"
+    "Return the client of a model on an OpenAI-compatible server of your own"
     named = base_url or setting("VLLM_BASE_URL") or setting("OPENAI_BASE_URL")
     if not named and not is_up(f"{_USUAL}/models"):
         raise LLMError(
@@ -66,7 +66,7 @@ def _scripted_client(
     name: str,  # a key of `scripts`
     **options,  # as for `Client`
 ) -> ScriptedClient:
-    "Make a scripted model by name"
+    "Return a scripted model by name"
     if name not in scripts:
         raise LLMError("unknown model", f"No script {name!r}.{near_miss(name, scripts)}")
     return ScriptedClient(scripts[name], f"scripted/{name}", **options)
@@ -84,7 +84,7 @@ clients: dict[str, Callable[..., ChatClient]] = {
 def is_chat_model(
     name: str,  # provider/model
 ) -> bool:
-    "Tell a model behind an API, such as openai/gpt-5-mini, from all else that a name may mean"
+    "Return whether a name means a chat model, such as openai/gpt-5-mini"
     provider, _, model = name.partition("/")
     return bool(model) and provider in providers()
 
@@ -92,7 +92,7 @@ def is_chat_model(
 def asked_at(
     name: str,  # provider/model
 ) -> str:  # empty: at the provider's own address
-    "Say for a plan where a model is asked"
+    "Return where a model is asked, for a plan"
     provider = name.partition("/")[0]
     address = provider_address(provider) if provider in addresses else ""
     elsewhere = address and address != addresses[provider][0]
@@ -103,7 +103,7 @@ def in_plan(
     name: str,  # provider/model
     base_url: str | None = None,  # where it is asked; None: at the provider's
 ) -> str:
-    "Name a model in a plan"
+    "Return the name of a model, and where it is asked, for a plan"
     return f"{name} {f'at {url_origin(base_url)}' if base_url else asked_at(name)}".strip()
 
 # %% ../../nbs/clients/07_names.ipynb #_plugins
@@ -115,7 +115,7 @@ def _plugins():
 
 
 def providers() -> list[str]:
-    "List the providers whose models can be named"
+    "Return the known providers"
     return sorted({*clients, *addresses, *_plugins()})
 
 
@@ -123,7 +123,7 @@ def client(
     name: str,  # provider/model, e.g. openai/gpt-5-mini or vllm/my-model
     **options,  # limits, ledger, cache, base_url
 ) -> ChatClient:
-    "Make the client of a model; `LLMError` says what is missing"
+    "Return the client of a model; raise `LLMError` if something is missing"
     provider, _, model = name.partition("/")
     if "base_url" in options and name.startswith(FREE):
         raise ConfigError(
@@ -147,7 +147,7 @@ def ask(
     check: Callable[[Any], Any] | None = None,  # as for `Client`
     **settings,  # fields of `ChatRequest`
 ) -> ChatReply:
-    "Ask one question and wait for the answer"
+    "Return the reply to one question"
     request = (
         replace(question, **settings)
         if isinstance(question, ChatRequest)

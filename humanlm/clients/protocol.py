@@ -51,12 +51,12 @@ class ChatRequest:
         )
 
     def settle(self, name: str) -> dict[str, Any]:  # name: provider/model
-        "Find the settings of a request that a model does not take, each with its empty value"
+        "Return the settings that a model does not take, each with its empty value"
         fields = [f for pattern, names in untaken.items() if re.match(pattern, name) for f in names]
         return {field: () if field == "stop" else None for field in fields}
 
     def schema_messages(self) -> tuple[dict, ...]:
-        "Give the messages of a request with the schema stated in the instructions"
+        "Return the messages with the schema written into the instructions"
         wish = (
             "Answer with one JSON object and nothing else. It follows this JSON "
             f"Schema:\n{json.dumps(self.schema)}"
@@ -72,7 +72,7 @@ class ChatRequest:
         text: str,  # the bad answer
         complaint: str,  # what is wrong with it
     ) -> "ChatRequest":
-        "Ask once more, with the bad answer and the complaint"
+        "Return a request that asks again, with the bad answer and the complaint"
         answer = without_thoughts(text) or "(no answer)"
         if len(answer) > 4000:
             answer = f"{answer[:2000]}\n[…]\n{answer[-2000:]}"
@@ -89,7 +89,7 @@ def chat(
     system: str = "",  # standing instructions, if any
     **settings,  # further fields of `ChatRequest`
 ) -> ChatRequest:
-    "Make a request from one question"
+    "Return a request with one question"
     first = ({"role": "system", "content": system},) if system else ()
     return ChatRequest((*first, {"role": "user", "content": user}), **settings)
 
@@ -106,7 +106,7 @@ def object_schema(properties: dict[str, Any]) -> dict[str, Any]:
 # %% ../../nbs/clients/02_protocol.ipynb #Usage
 @dataclass(frozen=True)
 class Usage:
-    "Calls, tokens and money of some model calls; usages add"
+    "Calls, tokens and money of some model calls; usages can be added"
 
     calls: int = 0  # answers that the provider gave, and attempts that it may charge for
     hits: int = 0  # answers that came from a cache instead
@@ -127,7 +127,7 @@ class Usage:
         return Usage(**sums)
 
     def as_hit(self) -> "Usage":
-        "Turn what an answer cost into what the cache saved by having it"
+        "Return the usage of the same answer from a cache: its cost becomes what was saved"
         return Usage(hits=1, cost=0.0, saved=self.cost)
 
 # %% ../../nbs/clients/02_protocol.ipynb #_sum
@@ -176,7 +176,7 @@ KINDS = {
 
 
 class LLMError(HumanLMError):
-    "A model that gave no usable answer: `kind` is one of `KINDS`"
+    "The failure of a model to give a usable answer: `kind` is one of `KINDS`"
 
     def __init__(
         self,
@@ -201,12 +201,12 @@ class LLMError(HumanLMError):
 
     @property
     def stops(self) -> bool:
-        "Whether asking on makes no sense"
+        "Whether every further question would fail too"
         return "stops" in KINDS[self.kind]
 
 
 class CacheError(HumanLMError):
-    "A cache that cannot be read or written; it stops a run"
+    "The failure of a cache that cannot be read or written; it stops a run"
 
 # %% ../../nbs/clients/02_protocol.ipynb #_secrets
 _secrets: set[str] = set()  # keys that did not come from the environment, for `redact`
@@ -215,7 +215,7 @@ _secrets: set[str] = set()  # keys that did not come from the environment, for `
 def setting(
     name: str,  # of an environment variable
 ) -> str | None:
-    "Look up a setting in the environment, then in the nearest `.env` file"
+    "Return a variable of the environment, or of the nearest `.env` file"
     from dotenv import dotenv_values, find_dotenv
 
     if os.environ.get(name):
@@ -233,7 +233,7 @@ def _is_secret(name):
 def without_keys(
     text: str,  # of anybody
 ) -> str:
-    "Blank out the keys of the environment and of `.env`"
+    "Return a text without the keys of the environment and of `.env`"
     keys = [value for name, value in os.environ.items() if _is_secret(name)]
     for value in (*keys, *_secrets):
         if len(value) >= 8:
@@ -247,7 +247,7 @@ _KEYS = re.compile(r"\bsk-[\w*.\-]{17,}|\bBearer\s+[\w*.\-]{20,}")
 def redact(
     message: object,  # from a provider
 ) -> str:
-    "Blank out all that looks like an API key, and passwords inside addresses"
+    "Return a message without anything that looks like an API key or a password in an address"
     return hidden(without_keys(_KEYS.sub(_hidden, str(message))))
 
 
@@ -274,7 +274,7 @@ def read_reply(
     check: Callable[[Any], Any] | None = None,
     finish: str = "stop",  # how the answer ended
 ) -> Any:  # the object, or None if no schema was asked for
-    "Read an answer and check it; ValueError says what is wrong"
+    "Return the object in an answer, checked; raise `ValueError` that says what is wrong"
     try:
         parsed = read_answer(text, request.schema) if request.schema else None
         if request.schema and _only_quotes(without_thoughts(text), request):
@@ -287,7 +287,7 @@ def read_reply(
 
 
 def _only_quotes(text: str, request: ChatRequest) -> bool:
-    "Say whether the object in `text` stands beside words here and between fences in `request`"
+    "Return whether a text with words quotes its object from between the fences of the request"
     start, end = text.find("{"), text.rfind("}") + 1
     beside = re.sub(r"```\w*", "", text[:start] + text[end:])
     prompt = "\n".join(str(message["content"]) for message in request.messages)

@@ -37,7 +37,7 @@ def _openai_arguments(
     model: str,  # its name at the provider
     official: bool = True,  # OpenAI's own service; False for a server that imitates it
 ) -> dict:
-    "Spell a request for the chat completions endpoint, without what was left open"
+    "Return the body of a request for the chat completions endpoint"
     args = {
         "model": model,
         "messages": request.messages,
@@ -59,7 +59,7 @@ def _openai_arguments(
 
 # %% ../../nbs/clients/06_providers.ipynb #_response_format
 def _begun(request, messages=None):
-    "Give the messages with the beginning of the answer behind them"
+    "Return the messages, followed by the beginning of the answer"
     begun = {"role": "assistant", "content": request.prefill}
     return [*(request.messages if messages is None else messages), *[begun] * bool(request.prefill)]
 
@@ -71,7 +71,7 @@ def _response_format(schema):
 
 
 def _is_strict(schema):
-    "Whether every object of a schema names all its fields and allows no others"
+    "Return whether every object of a schema requires all its fields and allows no others"
     if isinstance(schema, list):
         return all(map(_is_strict, schema))
     if not isinstance(schema, dict):
@@ -86,7 +86,7 @@ def _read_body(
     data: bytes,  # as it came
     name: str,  # provider/model
 ) -> dict:
-    "Read the JSON object that a provider sent; `LLMError` (malformed) if it is none"
+    "Return the JSON object that a provider sent; raise `LLMError` (malformed) if it is none"
     try:
         return msgspec.json.decode(data, type=dict)
     except (ValueError, RecursionError) as e:
@@ -100,7 +100,7 @@ def malformed(
     body: dict,  # what a provider sent
     name: str,  # provider/model
 ) -> LLMError:
-    "Say that an answer is not what was promised"
+    "Return the error for a body that is no answer"
     return LLMError(
         "malformed", f"{name} sent no answer but {shorten(redact(json.dumps(body)[:1000]), 200)}"
     )
@@ -110,7 +110,7 @@ def _openai_reply(
     body: dict,  # as it was sent
     name: str,  # provider/model
 ) -> ChatReply:
-    "Read a completion; raise `LLMError` if it is not one"
+    "Return the reply in a completion; raise `LLMError` if there is none"
     try:
         choices = [(choice["message"], choice.get("finish_reason")) for choice in body["choices"]]
         texts = tuple(_text(m.get("refusal") or m.get("content")) for m, _ in choices)
@@ -128,14 +128,14 @@ def _openai_reply(
 
 # %% ../../nbs/clients/06_providers.ipynb #_FINISH
 def _text(content):
-    "Join the texts of an answer, without its thoughts; halves of characters become '?'"
+    "Return the texts of an answer without its thoughts; halves of characters become '?'"
     parts = content if isinstance(content, list) else [{"text": "" if content is None else content}]
     texts = [part["text"] for part in parts if part.get("type", "text") == "text"]
     return "".join(texts).encode("utf-8", "replace").decode()
 
 
 def _usage(body, *names):
-    "What a provider says it counted: nothing, or whole numbers"
+    "Return the tokens that a provider counted"
     counts: list[Any] = [(body.get("usage") or {}).get(name) for name in names]
     if not all(c is None or (type(c) is int and c >= 0) for c in counts):
         raise TypeError("no numbers")
@@ -158,7 +158,7 @@ _FINISH = {
 def _retry_after(
     text: str | None,  # the header `Retry-After`
 ) -> float | None:  # seconds; None = nothing was asked
-    "Read how many seconds a server asks to wait"
+    "Return how many seconds a server asks to wait"
     return float(text) if text and re.fullmatch(r"\d{1,9}(\.\d+)?", text) else None
 
 # %% ../../nbs/clients/06_providers.ipynb #_kind
@@ -192,7 +192,7 @@ _NO_CREDIT = re.compile(
 
 
 def _check_failure(body: dict, name: str):
-    "Raise `LLMError` where a body with status 200 holds a failure"
+    "Raise `LLMError` if a body with status 200 holds a failure"
     choices = body.get("choices")
     parts = [body, *(choices if isinstance(choices, list) else ())]
     for part in (part for part in parts if isinstance(part, dict)):
@@ -215,7 +215,7 @@ def _provider_error(
     error: Exception,  # raised by an SDK
     name: str,  # provider/model
 ) -> LLMError:
-    "Translate an SDK's exception into an `LLMError`"
+    "Return the `LLMError` for an SDK's exception"
     status = getattr(error, "status_code", None)
     headers = getattr(getattr(error, "response", None), "headers", {})
     kind = _kind(error, status)
@@ -237,11 +237,11 @@ MOST_BYTES = 8_000_000  # of an answer
 
 
 class Unreadable(Exception):
-    "An answer whose bytes are too many"
+    "The error for an answer with too many bytes"
 
 
 def guarded() -> dict[str, Any]:
-    "Give what an asynchronous HTTP client is made with"
+    "Return the options of an HTTP client that limits answers and follows no redirects"
     return {
         "follow_redirects": False,
         "headers": {"accept-encoding": "identity"},
@@ -258,7 +258,7 @@ def _certificates() -> Any:
 
 
 async def _read_bounded(response):
-    "Read an answer, as far as it is no longer than `MOST_BYTES`"
+    "Read an answer; raise `Unreadable` if it is longer than `MOST_BYTES`"
     from httpx2 import ByteStream
 
     data = bytearray()
@@ -282,7 +282,7 @@ async def post(
     failure: type[Exception],  # what all failures of the SDK are
     name: str,  # provider/model
 ) -> dict:  # what was answered
-    "Send a request and read the JSON object that comes back; raise `LLMError` if there is none"
+    "Return the JSON object that answers a request; raise `LLMError` if there is none"
     from httpx2 import Response
 
     try:
@@ -347,7 +347,7 @@ def provider_address(
     provider: str,  # one of `addresses`
     base_url: str | None = None,  # the address that settings name
 ) -> str:
-    "Give the address that a provider's key may go to: its own, or what the user's variable says"
+    "Return the address that a provider's key may go to"
     home, key = addresses[provider]
     variable = f"{key.removesuffix('_API_KEY')}_BASE_URL"
     chosen = _checked_url(base_url or setting(variable) or home)
@@ -363,19 +363,19 @@ def provider_address(
 def url_origin(
     url: str,  # of a server
 ) -> str:
-    "Give scheme, host and port, without what may stand in front of the host"
+    "Return scheme, host and port of an address, without a password"
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2].lower()}"
 
 
 def _other_server(provider, url):
-    "Give an address without what may stand in front of the host; empty if it is the provider's own"
+    "Return an address without its password; empty for the provider's own address"
     official = provider in addresses and url_origin(addresses[provider][0]) == url_origin(url)
     return "" if official else url_origin(url) + urlsplit(url).path.rstrip("/")
 
 # %% ../../nbs/clients/06_providers.ipynb #OpenAIClient
 class _SDKClient(Client):
-    "A model that is asked by an SDK, with our limits and retries instead of its own"
+    "A model asked through an SDK"
 
     sdk = client_class = ""  # module, and its class of asynchronous clients
 
@@ -409,7 +409,7 @@ class _SDKClient(Client):
 
 
 class OpenAIClient(_SDKClient):
-    "A model of OpenAI, or of a server that speaks its protocol"
+    "A model of OpenAI, or of a server that speaks OpenAI's protocol"
 
     sdk, client_class = "openai", "AsyncOpenAI"
 
@@ -437,7 +437,7 @@ def _anthropic_arguments(
     request: ChatRequest,  # system messages may stand anywhere
     model: str,
 ) -> dict:
-    "Spell a request for the messages endpoint, without what was left open"
+    "Return the body of a request for the messages endpoint"
     system = "\n\n".join(m["content"] for m in request.messages if m["role"] == "system")
     sampling = {"temperature": request.temperature, "top_p": request.top_p}
     args = {
@@ -467,7 +467,7 @@ def _anthropic_reply(
     body: dict,  # as it was sent
     name: str,  # provider/model
 ) -> ChatReply:
-    "Read a message; raise `LLMError` if it is not one"
+    "Return the reply in a message; raise `LLMError` if there is none"
     try:
         return ChatReply(
             _text(body["content"][:]),

@@ -22,7 +22,7 @@ _NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+
 
 
 def _number(digits: str) -> int | float | None:
-    "Give the number that `digits` spell, or None if no float is that large"
+    "Return the number that `digits` spell, or None if it is too large for a float"
     try:
         value = int(digits)
     except ValueError:
@@ -57,7 +57,7 @@ _LONGEST = 8000  # characters of an object that is repaired; the time grows with
 
 
 def _extent(text: str, start: int) -> tuple[int, str]:
-    "Find where the brackets of an object close; say what is wrong where they do not"
+    "Return the end of an object, and what is wrong if its brackets do not close"
     levels, python = 0, text[start + 1 : start + 99].lstrip().startswith("'")
     for part in _PARTS[python].finditer(text, start):
         levels += (part[0] in ("{", "[")) - (part[0] in ("}", "]"))
@@ -67,7 +67,7 @@ def _extent(text: str, start: int) -> tuple[int, str]:
 
 
 def _repaired(piece: str) -> dict | None:
-    "Read an object that is no standard JSON; None where something would be lost"
+    "Return an object that is no standard JSON; None if a part of it would be lost"
     from json_repair import repair_json
 
     with suppress(ValueError, RecursionError):
@@ -79,7 +79,7 @@ def _repaired(piece: str) -> dict | None:
 
 
 def _names(text: str) -> Counter:
-    "Count the words before colons"
+    "Return the words before colons, counted"
     return Counter(_BEFORE_COLON.findall(re.sub(r"\\[bfnrt]", " ", text)))
 
 # %% ../../nbs/clients/01_reader.ipynb #_Reading
@@ -93,7 +93,7 @@ _QUOTED = re.compile(r'[^{}"]*+"[^{}]*+\}')
 
 
 def _read_object(text: str, start: int) -> _Reading:
-    "Read the object that begins at `start`"
+    "Return the object that begins at `start`"
     why = ""
     try:
         value, end = _DECODER.raw_decode(text, start)
@@ -116,7 +116,7 @@ _REASONED = re.compile(r"</(?:think|thinking|thought|reasoning)>", re.I)
 
 
 def _objects(text: str) -> list[_Reading]:
-    "Read the objects in `text`, in order"
+    "Return the objects in a text, in order"
     readings, pos = [], 0
     while start := _START.search(text, pos):
         pos = start.end()
@@ -143,7 +143,7 @@ def read_json(
 # %% ../../nbs/clients/01_reader.ipynb #_validator
 @lru_cache(maxsize=64)
 def _validator(schema: str) -> Any:
-    "Make the validator of a JSON schema given as text"
+    "Return the validator of a JSON schema"
     from jsonschema.validators import validator_for
 
     described = json.loads(schema)
@@ -153,7 +153,7 @@ def _validator(schema: str) -> Any:
 
 # %% ../../nbs/clients/01_reader.ipynb #_mend
 def _mend(value: dict, error: Any) -> bool:
-    "Mend what `error` found in `value`, if it is one of the three things that are forgiven"
+    "Correct an error that is forgiven, and return whether it was one"
     part, wanted = error.instance, error.validator_value
     if error.validator == "additionalProperties" and "patternProperties" not in error.schema:
         for key in part.keys() - error.schema.get("properties", {}).keys():
@@ -176,7 +176,7 @@ def _mend(value: dict, error: Any) -> bool:
 
 # %% ../../nbs/clients/01_reader.ipynb #_problem
 def _problem(value: dict, schema: dict) -> str:
-    "Say where `value` departs from `schema`; empty if it does not"
+    "Return where `value` breaks `schema`; empty if nowhere"
     from jsonschema.exceptions import best_match
 
     check = _validator(json.dumps(schema))
@@ -199,7 +199,7 @@ def read_answer(
     text: str,  # what a model wrote
     schema: dict | None = None,  # JSON schema of an object; None: any object
 ) -> dict:
-    "Give the one object in `text` that follows `schema`; `ValueError` where others rival it"
+    "Return the one object that follows `schema`; raise `ValueError` if there is none or another"
     readings, answers, rivals, wrong = _objects(text), [], 0, ""
     for reading in readings[:_OBJECTS]:
         value, schema = reading.value or {}, schema or {}
@@ -228,7 +228,7 @@ def fill(
     template: str,  # with {names}
     **values: Any,  # one for each name
 ) -> str:
-    "Put values into a template in one pass; what they contain is never looked at again"
+    "Return a template with its values, put in in one pass"
     wanted = set(_NAME.findall(template))
     if wanted != values.keys():
         raise DataError(f"The template wants {sorted(wanted)} and gets {sorted(values)}.")
@@ -241,7 +241,7 @@ _NAME = re.compile(r"\{([a-z_]+)\}")
 def fenced(
     text: str,  # of anybody
 ) -> str:
-    "Put text between two fences that do not occur in it"
+    "Return a text between two fences that do not occur in it"
     fence = '"' * 3
     while fence in text:
         fence += '"' * len(fence)
@@ -254,7 +254,7 @@ _MARKER = re.compile(r"<(?=[|/]?[^\s<>]{1,40}>)")
 def break_markers(
     text: str,  # of anybody
 ) -> str:
-    "Put a blank into all that a model or a parser could take for a marker of its own"
+    "Return a text with a blank in everything that looks like a marker"
     return _MARKER.sub("< ", text)
 
 
@@ -262,7 +262,7 @@ def without_middle(
     text: str,  # of anybody
     limit: int,  # characters of it
 ) -> str:
-    "Leave out the middle of a long text, and say so"
+    "Return a text of at most `limit` characters, without its middle if it is longer"
     half = limit // 2
     return (
         text
@@ -274,5 +274,5 @@ def without_middle(
 def quoted(
     text: str,  # of anybody
 ) -> str:
-    "Put text between fences, with markers broken"
+    "Return a text between fences, with markers broken"
     return fenced(break_markers(text))

@@ -34,7 +34,7 @@ def without_thoughts(
     text: str,  # what a model wrote
     answer: str = "",  # tag of an answer, which may begin inside a thought that never ends
 ) -> str:  # empty: all of it is thought
-    "Leave out what is thought, whatever tags a model has for it"
+    "Return a text without its thoughts, whatever tags are around them"
     tags = re.compile(f"{_TAGS}|(?P<answer>{answer})", re.I | re.A) if answer else THOUGHT_TAG
     heard: list[str] = []
     start, inside = 0, False
@@ -54,6 +54,6 @@ def without_thoughts(
 def left_open(
     text: str,  # such as the end of a prompt
 ) -> str:  # empty: none
-    "Give the tag of a thought that begins in a text and does not end there"
+    "Return the tag of a thought that begins in a text and does not end there"
     last = next((tag for tag in reversed([*THOUGHT_TAG.finditer(text)]) if tag.lastgroup), None)
     return last[0] if last and last.lastgroup == "open" else ""
