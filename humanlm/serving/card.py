@@ -26,7 +26,7 @@ from ..models.checkpoints import adapter_base, contract_files, is_path
 # %% ../../nbs/serving/04_card.ipynb #HubConfig
 @dataclass(frozen=True)
 class HubConfig:
-    "Where a model goes"
+    "Where a model is published, and how"
 
     repo: str | None = None
     """Name on the Hub, ORG/NAME. HF_ENDPOINT may name another hub."""
@@ -47,7 +47,7 @@ class HubConfig:
 
 # %% ../../nbs/serving/04_card.ipynb #needs_merging
 def needs_merging(place: str | Path) -> bool:
-    "Whether a model is an adapter whose base is not on the Hub"
+    "Return whether a model is an adapter of a base in a local folder"
     base = adapter_base(place)
     return bool(base) and Path(base).is_dir()
 
@@ -61,7 +61,7 @@ def _front_matter(
     base: str | None,  # a model of the Hub that this one was made from
     recipe: str = _USERS,  # of its run
 ) -> str:  # YAML between dashes
-    "Write the part of a card that the Hub parses"
+    "Return the part of a card that the Hub parses"
     import yaml
 
     library = "peft" if adapter_base(place) and not needs_merging(place) else "transformers"
@@ -82,7 +82,7 @@ _HIDDEN = (
 
 
 def _settings_list(settings: Mapping[str, Any]) -> str:  # markdown
-    "List the settings of training, without paths"
+    "Return the settings of training, without paths"
     lines = []
     for group in _SHOWN:
         for name, value in (settings.get(group) or {}).items():
@@ -95,7 +95,7 @@ def _settings_list(settings: Mapping[str, Any]) -> str:  # markdown
 
 # %% ../../nbs/serving/04_card.ipynb #asking_section
 def _asking_section(place: str | Path, name: str) -> str:  # markdown
-    "Say how the model wants to be asked"
+    "Return how the model is asked"
     text = contract_files(place).get("humanlm.json")
     if not text:
         return "Not known: no `humanlm.json` lies beside the weights."
@@ -124,7 +124,7 @@ def _results_section(
     run: Path | None,
     name: str,  # of the model
 ) -> str:  # markdown
-    "Show the results of the run, with who judged"
+    "Return the results of the run, with their judges"
     if not run or not (run / "results.json").is_file():
         return "None are known."
     rows, judges = load_results(run / "results.json").rows, read_record(run).get("judges", {})
@@ -146,7 +146,7 @@ _NO_RUN = "Not known: the model has no run."
 
 
 def _data_section(run: Path | None) -> str:  # markdown
-    "Show what the run says about its data"
+    "Return what the run says about its data"
     if run and not (run / "data.md").is_file():
         return "The run says no more about its data than its settings do."
     text = (run / "data.md").read_text("utf-8") if run else _NO_RUN
@@ -154,7 +154,7 @@ def _data_section(run: Path | None) -> str:  # markdown
 
 
 def _training_section(run: Path | None, settings: Mapping[str, Any]) -> str:  # markdown
-    "Show settings, seed and versions"
+    "Return settings, seed and versions"
     record = read_record(run) if run else {}
     made = ", ".join(
         f"{k} {v}" for k, v in (record.get("versions") or {"humanlm": __version__}).items()
@@ -165,7 +165,7 @@ def _training_section(run: Path | None, settings: Mapping[str, Any]) -> str:  # 
 def _about(
     settings: Mapping[str, Any],
 ) -> tuple[str, list[str]]:  # a sentence, and what stands behind the numbers
-    "Say what kind of model it is"
+    "Return what kind of model it is, and what its numbers rest on"
     recipe = _recipe_of(settings)
     if recipe == _USERS:
         lines = statement(settings) if settings else [_NO_RUN]
@@ -183,7 +183,7 @@ def model_card(
     place: str | Path,  # the model's folder
     config: HubConfig,
 ) -> str:  # markdown
-    "Write a model's card from its run"
+    "Return a model's card, from the files of its run"
     run, name = run_folder(place), Path(place).resolve().name
     settings = run_settings(run) if run else {}
     source = _base_name(place, settings)
@@ -207,7 +207,7 @@ def model_card(
 def _base_name(
     place: str | Path, settings: Mapping[str, Any]
 ) -> str | None:  # None: built here, made from a folder, or not known
-    "Name the model of the Hub that a model was made from"
+    "Return the model of the Hub that a model was made from"
     run, name = run_folder(place), (settings.get("model") or {}).get("name")
     named = read_record(run).get("base_model", name) if run else name
     roots = [Path(), *run.resolve().parents] if run else [Path()]  # where the run may have begun
@@ -218,7 +218,7 @@ def _base_name(
 
 # %% ../../nbs/serving/04_card.ipynb #licence_of
 def _licence_of(config: HubConfig, settings: Mapping[str, Any], source: str | None) -> str:
-    "Give the licence; `ConfigError` where it is not ours to choose"
+    "Return the licence; raise `ConfigError` if it depends on another model and none is given"
     if config.licence:
         return config.licence
     if (settings.get("model") or {}).get("name") == "tiny":
@@ -234,7 +234,7 @@ def upload(
     repo: str,  # ORG/NAME
     kind: str = "model",  # or dataset
 ) -> str:  # address of the commit
-    "Publish a folder in one commit; a new repository is private"
+    "Publish a folder in one commit, and return the address; a new repository is private"
     from huggingface_hub import HfApi
 
     api = HfApi()

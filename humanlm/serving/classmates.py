@@ -46,7 +46,7 @@ KEY = "VLLM_API_KEY"
 
 @dataclass(frozen=True)
 class _HostConfig(ServiceConfig):
-    "Where classmates are hosted"
+    "Where classmates are served"
 
     out: str = "classmates.json"
     """File that says where they answer, as long as they do, for classmate.models. Empty: none."""
@@ -69,7 +69,7 @@ class _BegunBody(ChatBody, kw_only=True):
     continue_final_message: bool | None = None
 
     def chat(self, **more: Any) -> ChatRequest:
-        "Return a request whose answer may have been begun; `RequestError` says what is wrong"
+        "Return a request whose answer may have been begun; raise `RequestError` if it is wrong"
         *before, last = msgspec.to_builtins(self.messages)
         begun = bool(self.continue_final_message)
         if begun != (self.add_generation_prompt is False):
@@ -99,7 +99,7 @@ def _mapping_file(
     host: str,  # where the service listens
     port: int,
 ) -> Iterator[Path | None]:
-    "Say in a file where models are hosted, for as long as the block runs; no path, no file"
+    "Write a file of names and addresses, for as long as the block runs"
     if not path:
         yield None
         return
@@ -115,7 +115,7 @@ def _mapping_file(
 
 # %% ../../nbs/serving/10_classmates.ipynb #classmate_places
 def _classmate_places(names: Sequence[str]) -> dict[str, str]:  # name → folder or name on the Hub
-    "Name models; `ConfigError` where two have one name"
+    "Return models by name; raise `ConfigError` if two have the same name"
     places: dict[str, str] = {}
     for one in names:
         place = locate(one)
@@ -130,7 +130,7 @@ def _classmate_places(names: Sequence[str]) -> dict[str, str]:  # name → folde
 
 # %% ../../nbs/serving/10_classmates.ipynb #host_plan
 def _host_plan(places: Mapping[str, str], c: _HostConfig, key: str) -> str:
-    "Return what would be hosted, and how vLLM would be started for it"
+    "Return which models would be served, and the commands of vLLM for them"
     lines = []
     for i, (name, place) in enumerate(places.items()):
         command = vllm_command(place, name, c.port + i, c.dtype, host=c.host)
@@ -143,7 +143,7 @@ def _host_plan(places: Mapping[str, str], c: _HostConfig, key: str) -> str:
 
 # %% ../../nbs/serving/10_classmates.ipynb #hosts
 def _host_models(places: Mapping[str, str], c: _HostConfig, key: str = "") -> None:
-    "Host models in this process until told to stop"
+    "Serve models in this process until interrupted"
     from humanlm.models.local import HFClient
     from humanlm.training.run import quiet_libraries
 
@@ -163,7 +163,7 @@ def _host_models(places: Mapping[str, str], c: _HostConfig, key: str = "") -> No
 
 
 def _prompt_thinking(place: str) -> bool | None:  # as `segments` takes it
-    "Read what prompts of a model say of thoughts, where its recipe has written that down"
+    "Return how the prompts of a model handle thoughts, as its training recorded it"
     try:
         contract = json.loads((Path(place) / "classmate.json").read_text("utf-8"))
     except OSError:
@@ -172,7 +172,7 @@ def _prompt_thinking(place: str) -> bool | None:  # as `segments` takes it
 
 # %% ../../nbs/serving/10_classmates.ipynb #host_command
 def host_command(argv: Sequence[str]) -> int:  # exit code
-    "Host classmates: classmate host NAME-or-folder [NAME ...] --host.out classmates.json"
+    "Serve classmates: `humanlm serve classmates NAME-or-folder --host.out classmates.json`"
     s = parse(
         {"host": _HostConfig},
         argv or ["--help"],

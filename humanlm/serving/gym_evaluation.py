@@ -69,7 +69,7 @@ from ..models.settings import ClientConfig
 # %% ../../nbs/serving/08_gym_evaluation.ipynb #_PlayConfig
 @dataclass(frozen=True)
 class _SourceConfig(RowsConfig):
-    "Which gyms are played, on what, and where that is written"
+    "Which gyms are played, on which tasks, and where results are written"
 
     gyms: list[str] | str = ""
     """Gyms, such as [telepathy,turtle]. Empty: those of the rows, or all (for lessons, those of the
@@ -83,7 +83,7 @@ class _SourceConfig(RowsConfig):
         count: int | None,  # tasks of a gym; None: 64 that are made up, or all rows
         seed: int,  # of tasks that are made up
     ) -> tuple[dict[str, Gym], GymRows]:
-        "Return gyms by name, and their tasks"
+        "Return the chosen gyms by name, and their tasks"
         gyms = named_gyms(self.gyms)
         rows = read_gym_rows(self.rows, gyms, count) if self.rows else None
         chosen = {gym.name: gym for gym in map(find_gym, rows.tasks if rows else gyms or names)}
@@ -93,7 +93,7 @@ class _SourceConfig(RowsConfig):
 
 @dataclass(frozen=True)
 class _PlayConfig(_SourceConfig, GymConfig):
-    "Which gyms are played, on what, and how often"
+    "Which gyms are played, on which tasks, and how often"
 
     count: int | None = None
     """Tasks of each gym. null: 64 that are made up, or all rows."""
@@ -110,7 +110,7 @@ class _PlayConfig(_SourceConfig, GymConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class _PolicyConfig(ClientConfig):
-    "How a player that is a model writes, and how it is reached"
+    "How a model plays, and how it is reached"
 
     temperature: float | None = 0.0
     "Of its messages; null: the provider's default, which some models insist on."
@@ -130,7 +130,7 @@ _GROUPS = {
 
 # %% ../../nbs/serving/08_gym_evaluation.ipynb #players
 class _PlayerChoice(NamedTuple):
-    "A player that a name stands for, not yet loaded"
+    "A player by its name, not yet loaded"
 
     name: str
     model: Contestant | None = None  # None: a script
@@ -144,12 +144,12 @@ class _PlayerChoice(NamedTuple):
 
     @property
     def folder(self) -> str:
-        "Return the name of its folder, with a mark of its weights: other weights play anew"
+        "Return the name of its folder, with a fingerprint of its weights"
         name = quote(self.name, safe=" ").strip(".")[:110]
         return f"{name}-{fingerprint(self.model.key())[:8]}" if self.model else name
 
     def make(self, c: _PolicyConfig, ledger: Ledger) -> Callable[[Gym], Player]:
-        "Load it; return what makes its player of a gym"
+        "Load the model; return a function from a gym to its player"
         if not self.model:
             return partial(player_of, self.name)
         client = c.client(self.place, ledger)
@@ -158,7 +158,7 @@ class _PlayerChoice(NamedTuple):
 
 
 def _find_player(name: str) -> _PlayerChoice:
-    "Return who a name stands for; `ConfigError` names the nearest script"
+    "Return the player of a name; raise `ConfigError` if there is none"
     if name in PLAYERS:
         return _PlayerChoice(name)
     if "/" not in name and not find_run(name.partition(":")[0]).exists():
@@ -182,7 +182,7 @@ class _GymEvaluation(NamedTuple):
         return Path(self.settings.play.out)
 
     def conditions(self) -> dict[str, Any]:
-        "Return what results depend on; not who plays, nor how often: both may grow"
+        "Return what results depend on, without the players and the number of episodes"
         s = self.settings
         conditions = {name: attrgetter(name)(s) for name in _MATTERS}
         conditions |= {"user": s.user.named()[0], "judge": s.judge.named()[0]}
@@ -197,7 +197,7 @@ user.temperature user.max_tokens judge.persona judge.temperature judge.max_token
 
 
 def _prepare_evaluation(s: Settings) -> _GymEvaluation:  # inputs are players
-    "Settle what is played; `ConfigError` says what is missing"
+    "Return what is played; raise `ConfigError` if something is missing"
     players = list(dict.fromkeys(map(_find_player, s.inputs or ["expert"])))
     for choice in players:
         s.policy.require_price(choice.place or choice.name)
@@ -207,7 +207,7 @@ def _prepare_evaluation(s: Settings) -> _GymEvaluation:  # inputs are players
 
 
 def _most_asked(work: _GymEvaluation, group: str) -> int:
-    "Count the questions to the policy, the user or the judge, at most"
+    "Return the most questions that policy, user or judge can get"
     turns = {
         name: gym.configured(work.settings.play).max_turns
         for name, gym in work.gyms.items()
@@ -219,7 +219,7 @@ def _most_asked(work: _GymEvaluation, group: str) -> int:
 
 
 def _evaluation_plan(work: _GymEvaluation) -> str:
-    "Return what is played, and what models are asked at most"
+    "Return a plan of what is played, with the most calls of each model"
     s, counts = work.settings, {name: len(tasks) for name, tasks in work.rows.tasks.items()}
     tasks = ", ".join(f"{count:,} of {name}" for name, count in counts.items())
     lines = [f"{'tasks':<12}{tasks}{'' if s.play.rows else ' (made up)'}"]
@@ -238,7 +238,7 @@ def _evaluation_plan(work: _GymEvaluation) -> str:
 def _run_evaluation(
     work: _GymEvaluation,
 ) -> tuple[dict[str, list[EpisodeRecord]], dict]:  # player → episodes; who played the others, costs
-    "Play what is not played yet"
+    "Play the episodes that are not played yet"
     s, ledgers, played = work.settings, {}, {}
     for name in ("policy", "user", "judge"):
         ledgers[name] = Ledger(budget=getattr(s, name).budget)
@@ -278,7 +278,7 @@ def _save_evaluation(
     players: Mapping[str, Sequence[EpisodeRecord]],  # name → episodes
     others: Mapping[str, Any],  # who played user and judge, and what that cost
 ) -> str:  # markdown, as it stands in report.md
-    "Write results.json and report.md"
+    "Write results.json and report.md, and return the report"
     results, rows = gym_results(players, work.settings.play.k), work.settings.play.rows
     stops = {name: Counter(e.stop for e in episodes) for name, episodes in players.items()}
     notes = {"stops": stops, "others": others, "left out": work.rows.left_out.to_dict()}
@@ -306,7 +306,7 @@ _INPUTS = (
 
 
 def evaluate_command(argv: Sequence[str]) -> int:  # exit code
-    "Evaluate: `humanlm eval gyms expert chance`"
+    "Compare players on gyms: `humanlm eval gyms expert chance`"
     s = parse(_GROUPS, argv, _ABOUT, _INPUTS, "anew")
     work = _prepare_evaluation(s)
     print(_evaluation_plan(work), flush=True)
@@ -327,7 +327,7 @@ def _lesson(
     gym: Gym,
     env: Environment,  # that has ended
 ) -> dict[str, Any]:
-    "Return an episode as a row of a supervised set, in ShareGPT's form"
+    "Return an episode as a row of a supervised set in ShareGPT's form"
     system, *turns = (message["content"] for message in episode_messages(gym, env)[:-1])
     names = ["human", *("observation" if n % 2 else "gpt" for n in range(len(turns) - 1))]
     return {
@@ -343,7 +343,7 @@ _QUOTA = 100  # lessons of each gym
 
 
 async def _expert_lessons(gym: Gym, tasks: Sequence[GymTask]) -> list[dict]:
-    "Let an expert play tasks, each once, until there are enough lessons with the best score"
+    "Return up to 100 lessons: episodes of the expert with the best possible score"
     rows: list[dict] = []
     for task in tasks:
         if len(rows) < _QUOTA:
@@ -354,7 +354,7 @@ async def _expert_lessons(gym: Gym, tasks: Sequence[GymTask]) -> list[dict]:
 
 # %% ../../nbs/serving/08_gym_evaluation.ipynb #lessons_command
 def lessons_command(argv: Sequence[str]) -> int:  # exit code
-    "Let experts write a supervised set, in the form of training: `humanlm data lessons`"
+    "Write a supervised set from the episodes of experts: `humanlm data lessons`"
     s = parse({"lessons": _SourceConfig}, argv, lessons_command.__doc__, runs=False)
     trained = [name for name in GYMS if not find_gym(name).held_out]
     count = None if s.lessons.rows else _QUOTA

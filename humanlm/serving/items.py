@@ -26,7 +26,7 @@ from .service import ServiceConfig
 # %% ../../nbs/serving/21_items.ipynb #StudyConfig
 @dataclass(frozen=True)
 class StudyConfig(ServiceConfig):
-    "What people are shown, and where"
+    "What participants see, and where the study is served"
 
     items: tuple[str, ...] | str = ()
     """A run, one of its models (RUN:NAME), or a JSONL of items; several as [A,B].
@@ -55,7 +55,7 @@ _MOST_MESSAGES = 40  # of a context, the last ones
 
 
 class StudyItem(NamedTuple):
-    "A context, what several models reply to it, and what a judge thinks of that"
+    "A context, the replies of several models, and a judge's scores of them"
 
     id: str
     cluster: str  # items that belong together share it
@@ -67,14 +67,14 @@ class StudyItem(NamedTuple):
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> "StudyItem":
-        "Return the item of a study that was written down; null is nan"
+        "Return the item that a study has stored; null becomes nan"
         scores = {k: math.nan if v is None else v for k, v in fields["judged"].items()}
         context = tuple(map(tuple, fields["context"]))
         return cls(**fields | {"context": context, "judged": scores})
 
 
 def _bounded(item: StudyItem) -> StudyItem | None:  # None: there is nothing to compare
-    "Cut texts to what can be read, and leave out replies that are none"
+    "Return an item with shorter texts and without empty replies; None if nothing can be compared"
     replies = {
         name: cut(text.strip(), _MOST_CHARS) for name, text in item.replies.items() if text.strip()
     }
@@ -87,7 +87,7 @@ def _bounded(item: StudyItem) -> StudyItem | None:  # None: there is nothing to 
 
 # %% ../../nbs/serving/21_items.ipynb #run_items
 def _evaluated(place: str) -> dict[str, Path]:  # model → file; empty: the input is no run
-    "Find what models of a run (RUN), or one of them (RUN:NAME), said about its held-out rows"
+    "Return the evaluations of all models of a run (RUN), or of one (RUN:NAME)"
     run, model = run_of(place, holds="examples.jsonl") or (None, "")
     if not run:
         return {}
@@ -99,7 +99,7 @@ def _evaluated(place: str) -> dict[str, Path]:  # model → file; empty: the inp
 def _run_items(
     models: Mapping[str, Path],  # name → evaluations, beside the examples of their run
 ) -> list[StudyItem]:
-    "Take items from what models said about the same held-out rows"
+    "Return the held-out rows that all models answered, as items"
     examples, replies, judged = {}, {}, {}
     for name, path in models.items():
         examples |= {e.id: e for e in load_examples(path.parent.parent / "examples.jsonl")}
@@ -136,7 +136,7 @@ class _FileItem(msgspec.Struct):
 
 
 def _file_items(path: str | Path) -> list[StudyItem]:  # path: a .jsonl file
-    "Read items from a file; `DataError` names file, row and field"
+    "Return the items of a file; raise `DataError` with file, row and field if one is wrong"
     items = []
     for n, (where, row) in enumerate(jsonl_rows(path), 1):
         line = from_dict(_FileItem, row, where)
@@ -154,7 +154,7 @@ def _file_items(path: str | Path) -> list[StudyItem]:  # path: a .jsonl file
 
 # %% ../../nbs/serving/21_items.ipynb #study_items
 def study_items(c: StudyConfig) -> tuple[list[StudyItem], int]:  # and how many were left out
-    "Find what a study shows; `DataError` if that is nothing"
+    "Return the items of a study; raise `DataError` if there are none"
     places = [c.items] if isinstance(c.items, str) else list(c.items)
     runs = {place: models for place in places if (models := _evaluated(place))}
     models = {

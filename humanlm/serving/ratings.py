@@ -31,7 +31,7 @@ from .survey import QUESTIONS, STEPS, StudyAnswers, _Participant
 
 # %% ../../nbs/serving/24_ratings.ipynb #Rating
 def study_ratings(store: StudyAnswers) -> list[dict[str, Any]]:
-    "Return all answers: a row for each participant, item and model; nan where there is no answer"
+    "Return one row per participant, item and model; missing answers are nan or empty"
     return [
         row
         for who in store.people()
@@ -75,7 +75,7 @@ def _krippendorff(
     cases: ArrayLike | None = None,  # [E] what each thing belongs to; None = each its own
     resamples: int = 2000,
 ) -> Interval:  # n: ratings of things that at least two raters share
-    "Measure how far any number of raters agree, by squared differences"
+    "Return Krippendorff's alpha of ratings, by squared differences, with its interval"
     from krippendorff import alpha
 
     x, units = np.asarray(ratings, float), np.asarray(things)
@@ -114,7 +114,7 @@ _SCALES = ("similarity", "human", "rank", "top")
 
 
 class _StudyReport(NamedTuple):
-    "What people said"
+    "The results of a study"
 
     participants: int
     shown: int  # items shown to somebody
@@ -124,22 +124,22 @@ class _StudyReport(NamedTuple):
     judge: dict[str, _Agreement]  # scale → people's means against the judge
 
     def save(self, title: str, folder: str | Path) -> Path:  # of the page
-        "Write report.md and report.html"
+        "Write report.md and report.html, and return the path of the page"
         text = self.markdown()
         atomic_write(Path(folder) / "report.md", f"# {escape(title, quote=False)}\n\n{text}")
         html = page(title, tag("h1", title), markdown_html(text))
         return atomic_write(Path(folder) / "report.html", html)
 
     def markdown(self) -> str:
-        "Return the report"
+        "Return the report as Markdown"
         alphas = [[name, i.n, _interval(i)] for name, i in self.agreement.items()]
         agreed = Table(("scale", "ratings shared", "Krippendorff's alpha"), alphas)
         gaps = [[name, a.gap.n, *map(_interval, a)] for name, a in self.judge.items()]
         judged = Table(("people's mean", "replies", "rank correlation", "mean gap"), gaps)
         return f"""{self.participants} participants; {self.rated} of the {self.shown} items
-that they were shown are rated. Intervals hold 95 %; below stands what each of them resamples.
-Similarity and human run from 1 to 10; rank 1 is closest to one's own reply; top is the share of
-items in which a model's reply was rated most similar.
+that they were shown are rated. Intervals are 95 %, and each section says what is resampled.
+Similarity and human run from 1 to 10. Rank 1 is closest to the participant's own reply. Top is the
+share of items in which a model's reply was rated most similar.
 
 ## Means
 
@@ -155,14 +155,13 @@ Participants are resampled, as for the means.
 
 ## Do people agree?
 
-Items are resampled, with all replies and ratings of an item; those that one participant rated
-alone say nothing.
+Items are resampled, with all their replies and ratings. Replies with one rating are left out.
 
 {agreed.markdown()}
 
 ## People against the judge
 
-Items are resampled, those of one cluster together.
+Items are resampled, items of one context together.
 
 {judged.markdown() if any(a.gap.n for a in self.judge.values()) else "No reply was judged."}
 """
@@ -176,7 +175,7 @@ def study_report(
     ratings: Sequence[Mapping[str, Any]],  # of `study_ratings`
     resamples: int = 2000,
 ) -> _StudyReport:
-    "Compute what the ratings say; `DataError` if nobody has rated anything"
+    "Return the results of a study; raise `DataError` if there are no ratings"
     units: dict[tuple[str, str], dict] = {}  # participant and item → model → rating
     replies: dict[tuple[str, str], list] = {}  # item and model → ratings
     for r in ratings:

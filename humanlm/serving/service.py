@@ -39,7 +39,7 @@ _ENGINES = ("auto", "transformers", "vllm")
 # %% ../../nbs/serving/03_service.ipynb #ServiceConfig
 @dataclass(frozen=True)
 class ServiceConfig:
-    "Where something listens, and who may ask"
+    "Where a server listens, and who may use it"
 
     host: str = "127.0.0.1"
     """Address to listen on. 0.0.0.0: all networks, where there must be a key."""
@@ -52,7 +52,7 @@ class ServiceConfig:
 
 @dataclass(frozen=True)
 class ServeConfig(ServiceConfig):
-    "Where a simulator is served, and what writes"
+    "Where a simulator is served, and which engine writes"
 
     name: str | None = None
     """Name of the model in requests. null: the name of its folder."""
@@ -66,7 +66,7 @@ class ServeConfig(ServiceConfig):
         require("serve", (self.engine in _ENGINES, f"engine is {self.engine!r}.{hint}"))
 
     def choose_engine(self) -> str:  # vllm or transformers
-        "Choose what writes; `ConfigError` if vLLM is asked for and not there"
+        "Return the engine; raise `ConfigError` if vLLM is wanted and not installed"
         if self.engine == "auto":
             has_gpu = any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/kfd").exists()
             return "vllm" if has_gpu and vllm_program() else "transformers"
@@ -119,7 +119,7 @@ class ChatBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     @classmethod
     def read(cls, body: Any) -> Self:  # body: parsed JSON
-        "Check a request; `RequestError` names the field that is wrong"
+        "Return a checked request; raise `RequestError` with the field that is wrong"
         try:
             return msgspec.convert(body, cls)
         except msgspec.ValidationError as e:
@@ -132,7 +132,7 @@ class ChatBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             ) from None
 
     def chat(self, **more: Any) -> ChatRequest:  # more: fields of the request
-        "Return what a model is asked"
+        "Return the request in this package's form"
         cap = self.max_completion_tokens or self.max_tokens or _MAX_TOKENS
         if cap > _MAX_TOKENS:
             what = f"max_tokens must be from 1 to {_MAX_TOKENS}, got {cap}"
@@ -167,7 +167,7 @@ def _completion(
     tokens_in: int,
     tokens_out: int,
 ) -> dict:
-    "Return answers in OpenAI's form"
+    "Return a completion in OpenAI's form"
     choices = [
         {"index": i, "message": message, "logprobs": None, "finish_reason": finish}
         for i, (message, finish) in enumerate(answers)
@@ -184,7 +184,7 @@ def _completion(
 
 
 def _events(answer: dict, usage: bool) -> Iterator[str]:
-    "Give the server-sent events of a whole answer, for programs that ask for a stream"
+    "Yield the server-sent events of a complete answer, for clients that want a stream"
     head = {name: answer[name] for name in ("id", "created", "model")}
     head |= {"object": "chat.completion.chunk"}
     for choice in answer["choices"]:
@@ -200,7 +200,7 @@ async def _unless_gone(
     request: Any,  # of starlette
     work: Coroutine[Any, Any, Any],  # that answers it
 ) -> Any:  # what the work gives
-    "Answer a request; `WebError`, and the work is cancelled, where the one who asked has left"
+    "Return the result of the work; cancel it and raise `WebError` if the client disconnects"
     job = asyncio.ensure_future(work)
     try:
         while not (await asyncio.wait({job}, timeout=0.5))[0]:
@@ -212,7 +212,7 @@ async def _unless_gone(
 
 # %% ../../nbs/serving/03_service.ipynb #Service
 class ChatService:
-    "Models that answer requests, each by its name"
+    "Models that answer requests, by name"
 
     form: ClassVar[type[ChatBody]] = ChatBody  # of a request
 
@@ -225,7 +225,7 @@ class ChatService:
         self.waiting, self.created = 0, int(time.time())
 
     def read(self, body: Any) -> ChatRequest:
-        "Read a request; `RequestError` where it is wrong"
+        "Return a checked request; raise `RequestError` if it is wrong"
         form = self.form.read(body)
         if not isinstance(form.model, str) or form.model not in self.models:
             what = f"There is no model {shorten(repr(form.model))} here."
@@ -234,14 +234,14 @@ class ChatService:
         return form.chat()
 
     async def reply(self, name: str, question: ChatRequest) -> dict:  # name: of the model
-        "Return a whole completion"
+        "Return a complete completion of a model"
         answer = await self.models[name](question)
         texts = answer.texts or (answer.text,)
         answers = [({"role": "assistant", "content": text}, answer.finish) for text in texts]
         return _completion(name, answers, answer.usage.tokens_in, answer.usage.tokens_out)
 
     async def answer(self, body: Any) -> dict:
-        "Answer a request; whatever goes wrong is a `RequestError`"
+        "Return the answer to a request; every failure is a `RequestError`"
         question = self.read(body)
         self.waiting += 1
         try:
@@ -266,7 +266,7 @@ class ChatService:
         return answer(text, "text/event-stream")
 
     def listed(self) -> list[dict]:
-        "List the models"
+        "Return the list of models"
         kind = {"object": "model", "created": self.created, "owned_by": "humanlm"}
         return [{"id": name} | kind for name in self.models]
 
@@ -307,7 +307,7 @@ class Service(ChatService):
 def make_app(
     service: ChatService,
 ) -> Any:  # an ASGI application
-    "Put a service behind OpenAI's addresses"
+    "Return the web application of a service, with OpenAI's addresses"
 
     async def health(request):
         return answer_json({"status": "ok", "waiting": service.waiting})
@@ -329,7 +329,7 @@ def make_app(
 
 # %% ../../nbs/serving/03_service.ipynb #refused
 def _refused(e: Any) -> Any:
-    "Answer with an error in OpenAI's form"
+    "Return an error in OpenAI's form"
     e = e if isinstance(e, RequestError) else RequestError(str(e), None, e.status, e.code)
     kind = "invalid_request_error" if e.status < 500 else "server_error"
     error = {"message": e.message, "type": kind, "param": e.param, "code": e.code}
@@ -340,6 +340,6 @@ def _refused(e: Any) -> Any:
 def serving(
     service: Service,
 ) -> Iterator[str]:  # its address, for `base_url`
-    "Serve on a free port for as long as the block runs"
+    "Serve on a free port for as long as the block runs, and yield the address"
     with serving_app(make_app(service)) as url:
         yield f"{url}/v1"

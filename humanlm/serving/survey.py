@@ -29,7 +29,7 @@ from .items import StudyItem
 
 # %% ../../nbs/serving/23_survey.ipynb #Field
 class _Field(NamedTuple):
-    "One thing that is asked"
+    "One question of a form"
 
     name: str
     label: str
@@ -62,7 +62,7 @@ def _fields_of(
     replies: int = 0,  # how many are compared
     words: float = 1.0,  # share of the least numbers of words
 ) -> list[_Field]:
-    "Return what a step asks"
+    "Return the questions of a step"
     if step == "reply":
         note = "Write as you would write there, in your own words."
         return [_Field("reply", "What would you reply?", "text", round(words * 40), note)]
@@ -85,7 +85,7 @@ def _checked(
     fields: Sequence[_Field],
     form: Mapping[str, str],  # what was sent
 ) -> tuple[dict[str, Any], dict[str, str]]:  # answers, and field → what is wrong
-    "Read a form"
+    "Return the answers of a form, and what is wrong with them"
     values: dict[str, Any] = {f.name: form.get(f.name, "").strip() for f in fields}
     wrong = {}
     for name, _, kind, bound, _ in fields:
@@ -117,7 +117,7 @@ CREATE TABLE IF NOT EXISTS answer (
 
 
 class _Participant(NamedTuple):
-    "Somebody who takes part"
+    "A participant, with the items in order"
 
     id: int
     pseudonym: str
@@ -125,7 +125,7 @@ class _Participant(NamedTuple):
 
 
 def _new_code() -> str:
-    "Draw a code that nobody guesses, of letters that nobody confuses"
+    "Return a random code of letters that are not confused"
     return "".join(secrets.choice("abcdefghjkmnpqrstuvwxyz23456789") for _ in range(16))
 
 
@@ -149,7 +149,7 @@ class StudyAnswers:
         self.items = {item.id: item for item in items}
 
     def settle(self, design: Mapping[str, Any], items: Sequence[StudyItem]) -> None:
-        "Begin with these items, or go on with the same; `ConfigError` if they are others"
+        "Fix the design and the items; raise `ConfigError` if the study has others"
         fields = {**design, "items": [item._asdict() for item in items]}
         texts = {name: to_json(value) for name, value in fields.items()}
         before = dict(self.db.execute("SELECT * FROM design").fetchall())
@@ -164,7 +164,7 @@ class StudyAnswers:
         self._load()
 
     def begin(self, code: str) -> _Participant:
-        "Take somebody in; the same code twice is the same person"
+        "Return the participant with a code, a new one if the code is new"
         if not self.find(code):
             seen = Counter(item.id for person in self.people() for item, _ in person.items)
             order = sorted(self.items, key=lambda id: (seen[id], secrets.randbits(32)))
@@ -183,7 +183,7 @@ class StudyAnswers:
         return self.people(code)[0]
 
     def people(self, code: str = "") -> list[_Participant]:
-        "Return participants in the order in which they came: all, or who has a code"
+        "Return all participants in order, or the one with a code"
         select = "SELECT id, pseudonym, plan FROM participant WHERE ? IN ('', code) ORDER BY id"
         rows = self.db.execute(select, (code and _hash(code),)).fetchall()
         return [
@@ -202,7 +202,7 @@ class StudyAnswers:
         return json.loads(row[0]) if row else None
 
     def save(self, who: int, n: int, step: str, values: Mapping[str, Any]) -> None:
-        "Keep an answer, in place of an earlier one"
+        "Store an answer, in place of an earlier one"
         with self.db:
             row = who, n, step, to_json(values)
             self.db.execute("INSERT OR REPLACE INTO answer VALUES (?, ?, ?, ?)", row)
@@ -216,7 +216,7 @@ class StudyAnswers:
         return next((at for at in steps if self.answer(person.id, *at) is None), None)
 
     def is_open(self, person: _Participant, n: int, step: str) -> bool:
-        "Tell whether a step is the next one, or a reply whose states are not given yet"
+        "Return whether a step is the next one, or a reply that may still change"
         left = self.next_step(person)
         return left == (n, step) or (step == "reply" and left == (n, "states"))
 
@@ -263,7 +263,7 @@ footer { margin-top: 48px; padding-top: 10px; border-top: 1px solid var(--line);
 
 # %% ../../nbs/serving/23_survey.ipynb #survey-fields
 def _form(where: str, button: str, *inside: object, kind: str = "", **hidden: str) -> Html:
-    "Write a form with hidden fields and one button"
+    "Return a form with hidden fields and one button"
     fields = (
         tag("input", type="hidden", name=name, value=value, autocomplete="off")
         for name, value in hidden.items()
@@ -278,7 +278,7 @@ def _tick(name: str, text: str) -> Html:
 
 
 def _field(field: _Field, value: object, wrong: str) -> Html:
-    "Write one field with what it holds, and what is wrong with it"
+    "Return one field with its value and its fault"
     name, note = field.name, tag("small", field.note)
     fault = tag("small", wrong, class_="bad") if wrong else ""
     if field.kind == "text":
@@ -324,7 +324,7 @@ You are not told which is which. An item takes about ten minutes.
 
 # %% ../../nbs/serving/23_survey.ipynb #read-form
 async def _read_form(request: Any) -> dict[str, str]:  # of starlette → field → text
-    "Read the form of a request, with plain line ends; `WebError` if it is none, or too long"
+    "Return the fields of a form; raise `WebError` if it is too long or no form"
     sent = await read_body(request, _MOST_BYTES, "application/x-www-form-urlencoded")
     try:
         fields = parse_qsl(sent.decode(), keep_blank_values=True, max_num_fields=200)
@@ -349,7 +349,7 @@ def _whole(*inside: object, status: int = 200) -> Any:  # an answer of HTTP
 
 
 class _Survey:
-    "Pages that participants see, and what answers their forms"
+    "The pages of a study, and the answers to its forms"
 
     def __init__(self, store: StudyAnswers, key: str = ""):
         self.store, self.key = store, key
@@ -358,13 +358,13 @@ class _Survey:
     def to(
         self, where: str, code: str | None = None
     ) -> Any:  # code: who the browser is from now on; "": nobody
-        "Send a browser to another page"
+        "Return a redirection to another page"
         life = "Path=/; HttpOnly; SameSite=Lax; Max-Age=" + ("5184000" if code else "0")
         cookie = {"Set-Cookie": f"{self.cookie}={code}; {life}"} if code is not None else {}
         return answer("", status=303, Location=where, **cookie)
 
     def who(self, request: Any) -> _Participant:
-        "Return who asks; `WebError` if nobody knows"
+        "Return the participant of a request; raise `WebError` if there is none"
         if person := self.store.find(request.cookies.get(self.cookie, "")):
             return person
         why = "This browser takes no part yet, or its answers were deleted."
@@ -378,7 +378,7 @@ class _Survey:
         return self.to(f"/item/{left[0]}/{left[1]}" if left else "/mine")
 
     def consent(self, key: str = "", wrong: str = "", status: int = 200) -> Any:
-        "Say what the study is, before anything is asked"
+        "Return the page that explains the study and asks for consent"
         fields = [_tick("consent", _AGREED)]
         if self.key:
             box = tag("input", type="text", name="key", value=key, maxlength=200)
@@ -415,7 +415,7 @@ class _Survey:
         sent: Mapping[str, Any] = {},  # what was not complete
         wrong: Mapping[str, str] = {},  # field → why
     ) -> Any:
-        "Show what was said before, one's own reply, and the form"
+        "Return a page with the context, the participant's reply, and the form"
         store, (item, models) = self.store, who.items[n - 1]
         place = f"Item {n} of {len(who.items)}, step {STEPS.index(step) + 1} of 3"
         head = [
@@ -460,7 +460,7 @@ class _Survey:
         return self.to("/")
 
     def mine(self, request: Any) -> Any:
-        "Show all that is kept of somebody, with the way out"
+        "Return a page with a participant's answers, and the button that deletes them"
         who = self.who(request)
         lines = [
             tag("li", tag("b", f"Item {n}, {name.replace('_', ' ')}: "), value)
@@ -491,7 +491,7 @@ def survey_app(
     store: StudyAnswers,
     key: str = "",  # without which nobody can begin; empty: who reaches the page may
 ) -> Any:  # an ASGI application
-    "Put a study behind an address"
+    "Return the web application of a study"
     survey = _Survey(store, key)
 
     def deleted(request: Any) -> Any:

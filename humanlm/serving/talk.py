@@ -24,7 +24,7 @@ def typed(
     conversation: str,  # "NAME: text" on each line; HUMAN is the simulated person
     source: str = "chat",  # where the conversation takes place
 ) -> Example:  # without a reply
-    "Make an example of a person and a conversation that somebody typed"
+    "Return an example with a typed person and conversation"
     if not "".join(persona).strip():
         raise ConfigError("Nobody is to be played: say who it is, in words or by messages.")
     context = as_context(_spoken(conversation), SPEAKER)
@@ -33,7 +33,7 @@ def typed(
 
 # %% ../../nbs/serving/06_talk.ipynb #spoken
 def _spoken(conversation: str) -> list[tuple[str, str]]:  # name, text
-    "Read who said what"
+    "Return who said what"
     pairs = []
     for line in conversation.strip().splitlines():
         name, colon, text = line.partition(":")
@@ -48,21 +48,21 @@ def _spoken(conversation: str) -> list[tuple[str, str]]:  # name, text
 # %% ../../nbs/serving/06_talk.ipynb #Interview
 @dataclass(frozen=True)
 class Interview:
-    "What a simulated person answered"
+    "The answers of a simulated person"
 
     example: Example
     answers: Mapping[str, Utterance]  # level → what was said, so far
 
     def text(self, level: str) -> str:
-        "Return what the model says at a level, as far as it can be read"
+        "Return the text of a level, as far as it can be read"
         return self.answers[level].text
 
     def thought(self, level: str) -> str:
-        "Return the thought before a level; each state that it names stands on a line of its own"
+        "Return the thought before a level, with each state on a line of its own"
         return re.sub(r"(?<=\S)(?=<[a-z]+>)", "\n", self.answers[level].thought)
 
     def next(self, text: str, name: str = "you") -> Example:
-        "Return the conversation with the answer and what this name says next, without a real reply"
+        "Return the conversation with the answer and the next message"
         e, n = self.example, len(self.example.context)
         answer = Message(f"said-{n}", name=e.user_id, content=self.text("response"))
         more = Message(f"said-{n + 1}", name="@you" if name == e.user_id else name, content=text)
@@ -74,7 +74,7 @@ class Interview:
         return "\n".join([before_lines(self.example), *levels, *truth])
 
     def level_lines(self, level: str) -> str:
-        "Write one level, its thought before it"
+        "Return the lines of a level, after those of its thought"
         status = self.answers[level].status
         text = self.text(level) + ("" if status == "ok" else f" ({status})")
         thought = [lines_of("thought", self.thought(level))] if self.thought(level) else []
@@ -82,7 +82,7 @@ class Interview:
 
 # %% ../../nbs/serving/06_talk.ipynb #lines_of
 def lines_of(name: str, text: str, width: int = 100) -> str:
-    "Write a text behind its name, wrapped and without control characters"
+    "Return a name and its text as wrapped lines, without control characters"
     plain = "".join(c if c.isprintable() or c == "\n" else " " for c in text)
     body = [
         piece
@@ -93,7 +93,7 @@ def lines_of(name: str, text: str, width: int = 100) -> str:
 
 # %% ../../nbs/serving/06_talk.ipynb #before_lines
 def before_lines(example: Example) -> str:
-    "Write the person and what was said before"
+    "Return the lines of the person and the context"
     return "\n".join(
         [
             lines_of("persona", persona_text(example.persona)),
@@ -106,7 +106,7 @@ def before_lines(example: Example) -> str:
 
 # %% ../../nbs/serving/06_talk.ipynb #Talk
 class Talk:
-    "Talk to simulated people"
+    "A conversation with simulated people"
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Talk:
         self.examples = list(examples)
 
     def follow(self, example: Example, seed: int = 0) -> Iterator[Interview]:
-        "Ask a person; yield what was said after each level"
+        "Ask a person, and yield the answers after each level"
         setup, answers = self.client.setup, {}
         together = setup.hierarchy.asks == "together"
         for levels in [None] if together else [[level] for level in self.client.levels]:
@@ -132,5 +132,5 @@ class Talk:
                 yield Interview(example, answers)
 
     def ask(self, example: Example, seed: int = 0) -> Interview:
-        "Ask a person; return what was said at all levels"
+        "Ask a person, and return the answers of all levels"
         return list(self.follow(example, seed))[-1]

@@ -31,7 +31,7 @@ from ..training.sampling import Sampling
 
 # %% ../../nbs/serving/01_vllm.ipynb #vllm_program
 def vllm_program() -> str | None:
-    "Find the command of vLLM: HUMANLM_VLLM, or the one on the path"
+    "Return the command of vLLM: HUMANLM_VLLM, or the one on the path"
     named = os.environ.get("HUMANLM_VLLM", "")
     return shutil.which("vllm" if named in ("", "1") else named)
 
@@ -44,7 +44,7 @@ def vllm_command(
     more: Sequence[str] = (),  # further arguments
     host: str = "127.0.0.1",  # where it listens
 ) -> list[str]:
-    "Spell the command that starts vLLM for a model, or for an adapter on its base"
+    "Return the command that starts vLLM for a model, or for an adapter with its base"
     from humanlm.models.checkpoints import adapter_base
 
     base, template = adapter_base(place), Path(place) / "chat_template.jinja"
@@ -73,13 +73,13 @@ def vllm_command(
 
 # %% ../../nbs/serving/01_vllm.ipynb #vllm_rank
 def _vllm_rank(place: str | Path) -> int:
-    "Give the least rank that vLLM can be started with for an adapter"
+    "Return the smallest rank of vLLM that fits an adapter"
     rank = json.loads((Path(place) / "adapter_config.json").read_text("utf-8"))["r"]
     return next((size for size in (8, 16, 32, 64, 128, 256) if size >= rank), rank)
 
 # %% ../../nbs/serving/01_vllm.ipynb #Child
 class _Child:
-    "A program that serves for us, and ends with us"
+    "A server program that ends with this process"
 
     def __init__(self, command: Sequence[str]):
         self.log, self.program = tempfile.TemporaryFile(), Path(command[0]).name
@@ -93,13 +93,13 @@ class _Child:
         )
 
     def words(self, most: int = 2000) -> str:
-        "The end of what it has printed"
+        "Return the end of its output"
         size = self.log.seek(0, os.SEEK_END)
         self.log.seek(max(0, size - most))
         return self.log.read().decode("utf-8", "replace").strip()
 
     def wait(self, ready: Callable[[], bool], seconds: float = 900.0) -> None:
-        "Wait until it is ready; `ConfigError` with its last words if it ends, or takes too long"
+        "Wait until it is ready; raise `ConfigError` with its last output if it is not"
         end = time.monotonic() + seconds
         while not ready():
             if self.process.poll() is not None or time.monotonic() > end:
@@ -109,7 +109,7 @@ class _Child:
             time.sleep(0.2)
 
     def close(self, seconds: float = 20.0) -> None:
-        "End it and everything that it started"
+        "End the program and everything that it started"
         for sign in (signal.SIGINT, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, sign)
@@ -125,7 +125,7 @@ def _end_with_parent():
 
 # %% ../../nbs/serving/01_vllm.ipynb #VLLMPolicy
 class VLLMPolicy:
-    "A model behind a server of vLLM; it makes batches of whatever is under way"
+    "A model behind a vLLM server, which batches all requests under way"
 
     batches = True
 
@@ -147,7 +147,7 @@ class VLLMPolicy:
     async def generate(
         self, rows: Sequence[dict], sampling: Sampling | None = None
     ) -> list[Completion]:
-        "Complete each row; a single seed is counted up from row to row"
+        "Return a completion of each row; a single seed is increased from row to row"
         s = sampling or Sampling()
         seeds = s.seed
         if not isinstance(seeds, tuple):
@@ -189,7 +189,7 @@ class VLLMPolicy:
         return completion._replace(text=whole(row, completion))
 
     def close(self) -> None:
-        "End vLLM, if it is ours"
+        "End vLLM if this policy started it"
         if self.child:
             self.child.close()
 
@@ -202,7 +202,7 @@ class VLLMPolicy:
         dtype: str,
         more: Sequence[str] = (),  # further arguments of `vllm serve`
     ) -> "VLLMPolicy":
-        "Start vLLM for a model and wait until it answers"
+        "Start vLLM for a model, and return its policy when it answers"
         from humanlm.models.checkpoints import locate
 
         with listen("127.0.0.1", 0) as free:
