@@ -44,7 +44,7 @@ def _chat_messages(
     talk: Any,  # a prompt, or messages with role and content
     where: str,  # for messages
 ) -> tuple[dict, ...]:
-    "Check a conversation that ends with a user's words; `DataError` says what is wrong"
+    "Return a conversation that ends with a user's message; raise `DataError` if it is wrong"
     messages = [{"role": "user", "content": talk}] if isinstance(talk, str) else talk
     try:
         chat = [{"role": chat_role(str(m["role"])), "content": m["content"]} for m in messages]
@@ -77,7 +77,7 @@ def read_prompts(
     limit: int = 0,  # at most so many; 0: all
     seed: int = 0,  # of the draw
 ) -> tuple[list[AskedPrompt], Counter]:  # in the order of the file; reason → rows left out
-    "Read prompts; `DataError` if there are none"
+    "Return the prompts of a file, and reasons of rows left out; raise `DataError` if it has none"
     prompts: dict[str, AskedPrompt] = {}
     skipped = Counter()
     for n, (_where, row) in enumerate(jsonl_rows(path), 1):
@@ -106,7 +106,7 @@ def run_of(
     homes: Sequence[str] = ("runs",),  # where runs are looked for by their names
     holds: str = "config.yaml",  # the file by which a run is known
 ) -> tuple[Path, str] | None:  # the run's folder, and the model ("": none is named)
-    "Find the run that a name belongs to: RUN, RUN:MODEL or RUN/models/MODEL"
+    "Return the run that a name belongs to: RUN, RUN:MODEL or RUN/models/MODEL"
     path, (before, _, name) = Path(label), label.rpartition(":")
     if path.parent.name == "models":
         before, name = str(path.parent.parent), path.name
@@ -117,7 +117,7 @@ def run_of(
 
 
 class Contestant(NamedTuple):
-    "A model that answers"
+    "A model that takes part in a comparison"
 
     name: str  # in tables
     place: str  # folder, name on the Hub, or chat model
@@ -125,7 +125,7 @@ class Contestant(NamedTuple):
     told: str = ""  # what it is told in its system message, if anything
 
     def key(self) -> list:
-        "Say what its replies depend on: a folder stands for the files in it"
+        "Return what its replies depend on: place, files and system message"
         path = Path(self.place)
         files = sorted(f for f in path.iterdir() if f.is_file()) if path.is_dir() else []
         stats = [[f.name, f.stat().st_size, f.stat().st_mtime_ns] for f in files]
@@ -138,7 +138,7 @@ class Contestant(NamedTuple):
         folder: Path,  # where replies are kept
         ledger: Ledger | None = None,  # of chat models
     ) -> list[str | None]:  # N
-        "Let a model answer, or read what it answered before"
+        "Return the replies to prompts, stored ones if there are any"
         chat = is_chat_model(self.place)
         sampling = c.temperature, c.top_p, c.max_tokens, c.seed
         client: Any = c.client(self.place, ledger) if chat else None
@@ -164,7 +164,7 @@ class Contestant(NamedTuple):
         run: Path,
         name: str = "",  # of its models; empty: the last one that a method trained
     ) -> "Contestant":
-        "Choose a model of a run"
+        "Return a model of a run"
         models = sorted(path.parent.name for path in run.glob("models/*/config.json"))
         if not models:
             raise ConfigError(
@@ -188,7 +188,7 @@ def find_contestant(
     label: str,  # as it was typed
     runs: str = "runs",  # where runs are kept
 ) -> Contestant:
-    "Find what a name stands for; `ConfigError` or `ModelError` says what is there instead"
+    "Return the model that a name means; raise `ConfigError` or `ModelError` if there is none"
     if is_chat_model(label):
         return Contestant(label, label)
     if named := run_of(label, (runs,)):
@@ -203,7 +203,7 @@ def checkpoints_of(
     run: Path,
     method: str,
 ) -> dict[int, Path]:  # step → folder
-    "Find the whole checkpoints of a method"
+    "Return the complete checkpoints of a method"
     steps = {
         int(path.name.rpartition("-")[2]): path
         for path in run.glob(f"checkpoints/{method}/checkpoint-*")
@@ -219,7 +219,7 @@ def _replies(
     prompts: Sequence[Sequence[dict]],  # N conversations
     **sampling: Any,  # fields of `ChatRequest`
 ) -> list[str | None]:  # N; None: it failed
-    "Return a model's replies without its thoughts; `LLMError` if it cannot be asked"
+    "Return a model's replies without thoughts; raise `LLMError` if it cannot be asked"
     requests = [ChatRequest(tuple(m), **sampling, caller="compared model") for m in prompts]
     replies = run_sync(chat_all(client, requests))
     for failure in (e for e in replies if isinstance(e, LLMError) and e.stops):
@@ -247,7 +247,7 @@ class Pair:
         object.__setattr__(self, "messages", _chat_messages(self.messages, where))
 
     def settled(self) -> "PairVerdict | None":  # None: a judge has to look
-        "Decide what needs no judge"
+        "Return the decision if the pair needs no judge"
         if self.a is None or self.b is None:
             return PairVerdict("none", "settled", reason="a reply is missing")
         a, b = self.a.strip(), self.b.strip()
@@ -259,7 +259,7 @@ class Pair:
 
 # %% ../../nbs/evaluation/06_answering.ipynb #PairVerdict
 class PairVerdict(NamedTuple):
-    "What was decided about a pair, and how"
+    "The decision about a pair, and how it was made"
 
     decision: str  # a, b, tie or none
     by: str  # rule, settled, asked, logps (letters scored by a local model)
@@ -268,12 +268,12 @@ class PairVerdict(NamedTuple):
 
     @property
     def score(self) -> float:
-        "1, 0.5, 0, or nan"
+        "Return 1 for a, 0 for b, 0.5 for a tie, nan without a decision"
         return {"a": 1.0, "b": 0.0, "tie": 0.5, "none": math.nan}[self.decision]
 
     @property
     def consistent(self) -> float:
-        "Whether both orders gave the same; nan where they did not both give something"
+        "Return whether both orders gave the same decision; nan unless both gave one"
         return (
             math.nan
             if len(self.orders) < 2 or "none" in self.orders
@@ -287,7 +287,7 @@ MOST_CHARS = 100_000  # of a text, beyond which words are not looked at
 def _content_words(
     text: str,  # of anybody
 ) -> set[str]:
-    "Return the stems of the words that name something, and numbers"
+    "Return the stems of content words, and numbers"
     words = [word for word in tokens(text[:MOST_CHARS]) if len(word) > 2 or word.isdigit()]
     named = {stem(word) for word in words if word[0].isalnum() and word not in NEGATORS}
     return named - FILLERS
@@ -297,7 +297,7 @@ def kept_share(
     text: str | None,  # None: there is none
     source: str | None,  # what it should hold the words of
 ) -> float:  # 0..1; nan where a text is missing or the source names nothing
-    "Compute the share of a source's content words that a text holds"
+    "Return the share of a source's content words that a text holds"
     wanted = _content_words(source or "")
     if not wanted or text is None:
         return math.nan
@@ -312,7 +312,7 @@ def pair_measurements(
     pairs: Sequence[Pair],
     verdicts: Mapping[str, Sequence[PairVerdict]],  # judge → one verdict for each pair
 ) -> list[Measurement]:
-    "Measure who is preferred, how surely, and what is left of the content"
+    "Return one measurement per pair: preference, consistency and content"
 
     def one(i, pair):
         talk = "\n".join(m["content"] for m in pair.messages)

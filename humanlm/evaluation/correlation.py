@@ -20,7 +20,7 @@ def pearson(
     y: np.ndarray,  # [E] or [R, E]
     weights: np.ndarray,  # [R, E] how often each example counts
 ) -> np.ndarray:  # [R], -1..1; nan where one side does not vary
-    "Compute Pearson's correlation under each row of weights"
+    "Return Pearson's correlation for each row of weights"
     total, pairs = weights.sum(1, keepdims=True), "rn,rn,rn->r"
     with np.errstate(invalid="ignore", divide="ignore"):
         x, y = (v - (weights * v).sum(1, keepdims=True) / total for v in (x, y))
@@ -32,7 +32,7 @@ def _ranks(
     values: np.ndarray,  # [E]
     weights: np.ndarray,  # [R, E] how often each value counts
 ) -> np.ndarray:  # [R, E], ties in the middle; half a rank below the usual count from 1
-    "Rank values that occur several times"
+    "Return the ranks of values for each row of weights"
     _, index, sizes = np.unique(values, return_inverse=True, return_counts=True)
     below = np.take(weights, np.argsort(index), 1).cumsum(1)[
         :, sizes.cumsum() - 1
@@ -45,7 +45,7 @@ def spearman(
     y: np.ndarray,  # [E]
     weights: np.ndarray,  # [R, E]
 ) -> np.ndarray:  # [R], -1..1; nan where one side does not vary
-    "Compute Spearman's correlation under each row of weights"
+    "Return Spearman's correlation for each row of weights"
     return pearson(_ranks(x, weights), _ranks(y, weights), weights)
 
 # %% ../../nbs/evaluation/00_correlation.ipynb #association
@@ -62,7 +62,7 @@ def association(
     seed: int = 0,  # of the resampling
     resamples: int = 2000,  # how many
 ) -> list[Interval]:  # one for each statistic
-    "Measure how two scores go together"
+    "Return correlations of two scores, with 95 % intervals over clusters"
     x, y = np.asarray(x, float), np.asarray(y, float)
     clusters = np.arange(len(x)) if clusters is None else np.asarray(clusters)
     scored = ~np.isnan(x) & ~np.isnan(y)
@@ -85,5 +85,5 @@ FEW_SAYS = f"\\* Fewer than {FEW} rows: the next handful may well say something 
 
 
 def marked(text: str, n: int) -> str:
-    "Mark a correlation that rests on a handful of rows"
+    "Return a correlation with an asterisk if it has fewer than 30 rows"
     return f"{text} *" if n < FEW and any(map(str.isdigit, text)) else text

@@ -26,13 +26,13 @@ _NAME = re.compile(r"(?<=[^\W\d_] )(?<![.!?] )(?!I\b)[A-Z][a-z]+\w*|(?<=, )(?!I\
 
 
 def _masked(text: str) -> str:
-    "Hide names, numbers and addresses"
+    "Return a text with names, numbers and addresses hidden"
     text = _MARKED.sub("Xx", _ADDRESS.sub("url", text))
     return re.sub(r"\d", "0", _NAME.sub("Xx", text))
 
 # %% ../../nbs/evaluation/11_detection.ipynb #Detector
 class _Detector(NamedTuple):
-    "What is seen of some turns, and what learns from it"
+    "The features of some turns, and the classifier that learns from them"
 
     x: Any  # [N, F] array or sparse matrix
     names: Sequence[str]  # F
@@ -44,13 +44,13 @@ class _Detector(NamedTuple):
         fake: np.ndarray,  # [T] 1: simulated
         test: np.ndarray,  # [S] other turns
     ) -> np.ndarray:  # [S] log odds of being simulated
-        "Train on some turns and score others"
+        "Train on some turns, and return the scores of others"
         p = self.model.fit(self.x[train], fake).predict_log_proba(self.x[test])
         return p[:, 1] - p[:, 0]
 
 
 def _logistic(*steps: Any) -> Any:
-    "Make a logistic regression for which both classes weigh the same"
+    "Return a logistic regression with balanced classes"
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
 
@@ -58,7 +58,7 @@ def _logistic(*steps: Any) -> Any:
 
 
 def _form(texts: Sequence[str]) -> _Detector:
-    "See the fingerprint of each turn"
+    "Return a detector that sees the fingerprint of each turn"
     from sklearn.preprocessing import StandardScaler
 
     x = np.array([[of(text) for of in TURN.values()] for text in texts])
@@ -66,7 +66,7 @@ def _form(texts: Sequence[str]) -> _Detector:
 
 # %% ../../nbs/evaluation/11_detection.ipynb #words
 def _words(texts: Sequence[str]) -> _Detector:
-    "See runs of letters inside words of _masked texts, weighted by how rare they are"
+    "Return a detector that sees groups of letters inside the words of masked texts"
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     grams = TfidfVectorizer(
@@ -82,7 +82,7 @@ DETECTORS: dict[str, Callable[[Sequence[str]], _Detector]] = {"form": _form, "wo
 def _pairs(
     scores: np.ndarray, fake: np.ndarray, index: np.ndarray, strata: np.ndarray, clusters: int
 ) -> np.ndarray:  # [2, C, C]
-    "Add up won and counted pairs by cluster of a simulated turn (row) and a real one (column)"
+    "Count pairs, won and all, by cluster of the simulated turn (row) and of the real turn (column)"
     pairs = np.zeros((2, clusters, clusters))
     for stratum in np.unique(strata):
         a, b = (np.flatnonzero((strata == stratum) & (fake == side)) for side in (1, 0))
@@ -95,7 +95,7 @@ def _pairs(
 
 
 def _auc(pairs: np.ndarray, draws: Bootstrap) -> Interval:
-    "Return the share of won pairs and its interval over clusters"
+    "Return the share of won pairs, with its interval over clusters"
     won, counted = (((draws.counts @ part) * draws.counts).sum(1) for part in pairs)
     with np.errstate(invalid="ignore", divide="ignore"):
         drawn, value = won / counted, pairs[0].sum() / pairs[1].sum()
@@ -120,7 +120,7 @@ def _folds(
     sides: np.ndarray,  # [D] 0 or 1
     seed: int,
 ) -> np.ndarray:  # [D] 0 ... FOLDS - 1
-    "Put clusters into parts at random, those of each source evenly"
+    "Return a random part for each dialogue; clusters stay whole, sources are spread evenly"
     from sklearn.model_selection import StratifiedGroupKFold
 
     part = np.zeros(len(sides), int)
@@ -131,7 +131,7 @@ def _folds(
 
 # %% ../../nbs/evaluation/11_detection.ipynb #Panel
 class _Panel:
-    "Dialogues whose turns detectors have looked at, to be told apart in any two groups"
+    "Dialogues with the features of all their turns, to compare any two groups"
 
     def __init__(
         self, dialogues: Sequence[Conversation], detectors: Sequence[str] = tuple(DETECTORS)
@@ -151,7 +151,7 @@ class _Panel:
         seed: int = 0,
         repeats: int = 3,  # other divisions into parts
     ) -> Interval:  # AUC of turns
-        "Cross-validate a detector on two groups of dialogues"
+        "Return the cross-validated AUC of a detector between two groups of dialogues"
         draws = Bootstrap(self.clusters, seed, resamples)
         fake, pairs = side[self.owner], np.zeros((2, len(draws.names), len(draws.names)))
         for repeat in range(repeats):
@@ -167,7 +167,7 @@ class _Panel:
     def tells(
         self, detector: str, side: np.ndarray, most: int = 10
     ) -> tuple[tuple[str, float], ...]:
-        "Name what weighs most in a detector that is trained on everything"
+        "Return the features with the largest weights in a detector trained on all turns"
         d = self.detectors[detector]
         weights = d.model.fit(d.x, side[self.owner])[-1].coef_[0]
         order = np.argsort(-abs(weights))[:most].tolist()
@@ -180,7 +180,7 @@ def ceiling(
     splits: int = 20,
     seed: int = 0,
 ) -> dict[str, Interval]:  # detector → AUC and the middle 95 %; empty: too few
-    "Hold people against people, cut at random into halves"
+    "Return the AUC of each detector between random halves of the same people"
     clusters, index = np.unique(clusters_of(real), return_inverse=True)
     if len(clusters) < 2 * FOLDS:
         return {}
@@ -203,7 +203,7 @@ def detect(
     resamples: int = 1000,
     seed: int = 0,
 ) -> list[Detection]:
-    "Test how well a source can be told from people; `DataError` if there are too few"
+    "Return how well a source is told from people; raise `DataError` if there are too few"
     for name, dialogues in (("people", real), ("the other source", other)):
         if (n := len(set(clusters_of(dialogues).tolist()))) < FOLDS:
             raise DataError(f"{name}: {n} persons or dialogues for {FOLDS} parts. Give more.")
@@ -221,7 +221,7 @@ def told_apart(
     resamples: int = 1000,
     seed: int = 0,
 ) -> dict[str, Interval]:  # AUC by source; people: their random halves; empty: too few people
-    "Tell how well one detector tells the turns of each source from those of people"
+    "Return the AUC of one detector between each source and people"
     enough = {name: of for name, of in sources.items() if len({*clusters_of(of)}) >= FOLDS}
     people = next(iter(sources), "")
     real = enough.pop(people, [])

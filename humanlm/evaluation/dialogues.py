@@ -38,7 +38,7 @@ class Conversation(NamedTuple):
 
     @property
     def cluster(self) -> str:
-        "What is resampled, and never divided between training and test: the person, where known"
+        "Return what is resampled as a whole: the person if known, else the dialogue"
         return f"person {self.person}" if self.person else f"dialogue {self.id}"
 
 
@@ -62,21 +62,21 @@ def _ending(
     last: str,  # the last message of the conversation, with its marks
     by_person: bool,  # whether the person said it
 ) -> str:  # a key of `ENDINGS`
-    "Tell how a conversation ended"
+    "Return how a conversation ended"
     if not by_person:
         return "silence"
     return "stop" if _STOP.search(last) else "thanks" if THANKS.search(last) else "other"
 
 
 def _spoken(text: str) -> str:
-    "Give what was said, without marks that end a conversation"
+    "Return a text without marks that end a conversation"
     return _STOP.sub("", text).strip()
 
 # %% ../../nbs/evaluation/09_dialogues.ipynb #from_messages
 def _turns(
     messages: Sequence[Mapping[str, Any]],  # role and content
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:  # K turns, and what was said before each
-    "Divide a conversation into the turns of the user and what came before them"
+    "Return the turns of the user, and the text before each"
     turns, before, heard = [], [], []
     for message in messages:
         text = _spoken(str(message["content"] or ""))
@@ -98,7 +98,7 @@ MOST_TURNS = 1500  # of a source that are compared, whole persons _drawn
 
 # %% ../../nbs/evaluation/09_dialogues.ipynb #column
 def _first(row: Mapping[str, Any], columns: Sequence[str]) -> Any:  # None: there is nothing
-    "Return what stands in the first column of several that a row has filled"
+    "Return the value of the first of several columns that a row has"
     return next((row[name] for name in columns if row.get(name) not in (None, "")), None)
 
 
@@ -108,7 +108,7 @@ def _name(row: Mapping[str, Any], columns: Sequence[str]) -> str:  # empty: noth
 
 
 def _read_before(row: FileRow) -> str | None:  # None: the row does not say
-    "Return what was read before a turn as one text"
+    "Return the text before a turn"
     context = _first(row.values, CONTEXT)
     if context is None or isinstance(context, str):
         return context
@@ -116,7 +116,7 @@ def _read_before(row: FileRow) -> str | None:  # None: the row does not say
 
 # %% ../../nbs/evaluation/09_dialogues.ipynb #dialogue_of
 def _dialogue(row: FileRow, source: str) -> Conversation | None:  # None: this side said nothing
-    "Read a conversation from a row with messages; `DataError` names file and row"
+    "Return the conversation in a row with messages; raise `DataError` with file and row"
     messages = row.values["messages"]
     try:
         turns, before = _turns(messages)
@@ -137,7 +137,7 @@ HEARD = 10  # messages of others that are kept before a turn
 
 
 def _from_turns(rows: Sequence[FileRow], source: str) -> list[Conversation]:
-    "Put single turns, in order of time, together to what each person said in each conversation"
+    "Return the conversations that single turns, in order of time, form"
     spoken: dict[tuple[str, str], Conversation] = {}
     heard: dict[str, list[tuple[str, str]]] = {}
     for row in rows:
@@ -162,7 +162,7 @@ def reply_dialogues(
     examples: Iterable[Example],  # with the real replies
     replies: Mapping[str, Iterable[tuple[str, str]]],  # model → id of the example and reply
 ) -> list[Conversation]:  # people first, then each model
-    "Put real replies and those of models side by side; what nobody was asked is left out"
+    "Return the real replies and those of models to the same contexts, as conversations"
     by_id = {e.id: e for e in examples}
     sources = {
         name: [(by_id[id], _spoken(text)) for id, text in pairs if id in by_id and _spoken(text)]
@@ -184,7 +184,7 @@ def reply_dialogues(
 
 
 def _reply_files(run: Path) -> list[Conversation]:  # empty: it evaluated no replies
-    "Read the replies of people and of every model that a run evaluated"
+    "Return the replies of people and of all evaluated models of a run"
     if not (run / "examples.jsonl").is_file():
         return []
     replies = {
@@ -197,7 +197,7 @@ def _reply_files(run: Path) -> list[Conversation]:  # empty: it evaluated no rep
 
 # %% ../../nbs/evaluation/09_dialogues.ipynb #rollout_dialogues
 def _user_dialogues(run: Path) -> list[Conversation]:
-    "Read what users said in two dozen files of rollouts of each stage"
+    "Return what users said in up to 24 rollout files of each stage"
     dialogues = []
     for stage in sorted((run / "trajectories").glob("*")):
         files = spread(sorted(stage.glob("*.parquet")), 24)
@@ -211,7 +211,7 @@ def _user_dialogues(run: Path) -> list[Conversation]:
 
 # %% ../../nbs/evaluation/09_dialogues.ipynb #read_dialogues
 def _of_run(run: Path, model: str, alone: bool) -> list[Conversation]:
-    "Read people and one source of a run, or all; beside other inputs they bear the run's name"
+    "Return people and one source of a run, or all; among other inputs a source has the run's name"
     dialogues = _reply_files(run) or _user_dialogues(run)
     if not dialogues:
         raise DataError(
@@ -228,7 +228,7 @@ def _of_run(run: Path, model: str, alone: bool) -> list[Conversation]:
 
 
 def _read_input(place: str, alone: bool) -> list[Conversation]:  # alone: nothing else is read
-    "Read a file, a folder, a run (RUN), one model of a run (RUN:NAME), or NAME=FILE"
+    "Return the conversations of a file, a folder, RUN, RUN:NAME, or NAME=FILE"
     if run := run_of(place) or run_of(place, holds="examples.jsonl"):
         return _of_run(*run, alone)
     name, _, path = place.rpartition("=")
@@ -253,7 +253,7 @@ def read_dialogues(
     inputs: Sequence[str],
     limit: int = MOST_TURNS,  # turns of a source; 0: all
 ) -> dict[str, list[Conversation]]:  # source → dialogues, in the order of the inputs
-    "Read all inputs and sort them by source; the first is what others are held against"
+    "Return the conversations of all inputs by source; the first source is people"
     sources: dict[str, list[Conversation]] = {}
     for d in dict.fromkeys(d for place in inputs for d in _read_input(place, len(inputs) == 1)):
         sources.setdefault(d.source, []).append(d)
@@ -261,12 +261,12 @@ def read_dialogues(
 
 # %% ../../nbs/evaluation/09_dialogues.ipynb #drawn
 def clusters_of(dialogues: Iterable[Conversation]) -> np.ndarray:  # [D]
-    "Name what each dialogue is resampled with"
+    "Return the cluster of each dialogue, which is resampled as a whole"
     return np.array([d.cluster for d in dialogues])
 
 
 def _drawn(dialogues: Sequence[Conversation], limit: int, seed: int = 0) -> list[Conversation]:
-    "Draw whole clusters until there are `limit` turns; 0: all"
+    "Return the conversations of randomly drawn clusters, up to `limit` turns; 0: all"
     if not limit or sum(len(d.turns) for d in dialogues) <= limit:
         return list(dialogues)
     names = sorted(set(clusters_of(dialogues).tolist()))

@@ -65,12 +65,12 @@ class _Fidelity(NamedTuple):
         return [self.real, *self.sources]
 
     def told_apart(self, d: Detection) -> bool:
-        "Tell whether a detector tells a source from people better than people from people"
+        "Return whether a detector tells a source from people better than people from people"
         return d.turn.low > (self.ceiling[d.detector].high if d.detector in self.ceiling else 0.5)
 
 
 def _sizes(dialogues: Sequence[Conversation]) -> tuple[int, int, int]:
-    "Count turns, dialogues, and what is resampled"
+    "Return the numbers of turns, dialogues and clusters"
     return sum(len(d.turns) for d in dialogues), len(dialogues), len({*clusters_of(dialogues)})
 
 
@@ -80,7 +80,7 @@ def measure(
     splits: int = 20,  # random halves of people that are held against each other
     resamples: int = 1000,  # behind an interval
 ) -> _Fidelity:
-    "Measure every source against the first"
+    "Compare every source with the first, which is people"
     (people, real), *others = sources.items()
 
     def likeness(other: Sequence[Conversation]) -> _Likeness:
@@ -101,7 +101,7 @@ def measure(
 # %% ../../nbs/evaluation/13_fidelity.ipynb #detection_figure
 @styled
 def _gap_figure(fidelity: _Fidelity, features: Sequence[str]) -> Any:  # a matplotlib figure
-    "Draw how far each source is from people in every feature, over halves of people"
+    "Draw the distance of each source from people in every feature, with that of halves of people"
     step = 0.8 / len(fidelity.sources)
     figure, ax = axes_of(5.2, 1.2 + len(features) * (0.1 + 0.1 * len(fidelity.sources)))
     for k, (name, source) in enumerate(fidelity.sources.items()):
@@ -128,7 +128,7 @@ def _interval(i: Interval | None, form: str = ".2f") -> str:
 
 
 def _farthest(source: _Likeness) -> str:
-    "Name the three features in which a source is farthest from people"
+    "Return the three features in which a source is farthest from people"
     off = sorted((gap for gap in source.gaps if gap.found), key=lambda gap: -gap.distance.value)
     return "; ".join(
         f"{gap.feature} {number_text(gap.real)} against {number_text(gap.other)}" for gap in off[:3]
@@ -136,7 +136,7 @@ def _farthest(source: _Likeness) -> str:
 
 
 def _findings(fidelity: _Fidelity) -> list[str]:
-    "Say in sentences what came out, and what it rests on"
+    "Return the results and their limits as sentences"
     lines, real = [], fidelity.real
     for name, source in fidelity.sources.items():
         best = max(source.detections, key=lambda d: d.turn.value)
@@ -185,7 +185,7 @@ def _detection_table(fidelity: _Fidelity) -> Table:
 
 
 def _gap_tables(fidelity: _Fidelity, features: Sequence[str]) -> Html:
-    "Show every number of some features, a folded table for each source"
+    "Return the numbers of some features, one folded table per source"
     heads = ["feature", "n", fidelity.real, "source", "difference", "distance", "halves", "beyond"]
     tables = {
         name: [
@@ -218,7 +218,7 @@ CAUTION = (
 
 
 def _parts(fidelity: _Fidelity) -> list[tuple[str, str, Html]]:  # title, lead, and what is below
-    "Arrange what was measured in the order in which a reader asks"
+    "Return the parts of the page, in order"
     form = [
         name
         for name in (*TURN, *WHOLE)
@@ -275,7 +275,7 @@ CSS = """
 
 
 def _report_html(fidelity: _Fidelity) -> str:  # a whole HTML page
-    "Return the whole page"
+    "Return the page"
     shown = tag("div", *(tag("p", line) for line in _findings(fidelity)), class_="plain")
     parts = {f"part{i}": part for i, part in enumerate(_parts(fidelity))}
     title = "How human?"
@@ -283,7 +283,7 @@ def _report_html(fidelity: _Fidelity) -> str:  # a whole HTML page
 
 
 def _write_report(fidelity: _Fidelity, folder: str | Path) -> Path:  # of report.html
-    "Write report.html and fidelity.json"
+    "Write report.html and fidelity.json, and return the path of the page"
     atomic_write(Path(folder) / "fidelity.json", to_json(rounded(fidelity), indent=1))
     return atomic_write(Path(folder) / "report.html", _report_html(fidelity))
 
@@ -297,7 +297,7 @@ class _FidelityConfig:
 
 
 def fidelity_command(argv: Sequence[str]) -> int:  # exit code
-    "Compare sources and write the report"
+    "Compare simulated users with people, and write the report"
     s = parse(
         {"fidelity": _FidelityConfig},
         argv,

@@ -101,7 +101,7 @@ def _lowered(text: str) -> list[str]:
 def _copied_share(
     text: str, source: str, n: int = 3
 ) -> float:  # in [0, 1]; nan: the text has no run of `n` words
-    "Measure which share of the runs of words stands in the source"
+    "Return the share of a text's word sequences that occur in the source"
     runs, there = (
         list(zip(*(words[i:] for i in range(n)))) for words in map(_lowered, (text, source))
     )
@@ -144,7 +144,7 @@ ENDS: dict[str, Callable[[Conversation], float]] = {
 
 # %% ../../nbs/evaluation/10_fingerprint.ipynb #readings
 class _Readings(NamedTuple):
-    "What was counted: one row for each turn, or for each dialogue"
+    "Counts, one row per turn or per dialogue"
 
     names: tuple[str, ...]  # F
     values: np.ndarray  # [U, F]; nan: does not apply
@@ -152,7 +152,7 @@ class _Readings(NamedTuple):
 
 
 def _turn_readings(dialogues: Sequence[Conversation]) -> _Readings:
-    "Count form and copying in every turn"
+    "Return the features of form and copying of every turn"
     rows = [
         [*(of(text) for of in TURN.values()), *(of(d, k) for of in COPYING.values())]
         for d in dialogues
@@ -163,7 +163,7 @@ def _turn_readings(dialogues: Sequence[Conversation]) -> _Readings:
 
 
 def _whole_readings(dialogues: Sequence[Conversation]) -> _Readings:
-    "Count what belongs to whole dialogues"
+    "Return the features of whole dialogues"
     return _Readings(
         (*WHOLE, *ENDS),
         np.array([[of(d) for of in (*WHOLE.values(), *ENDS.values())] for d in dialogues], float),
@@ -174,7 +174,7 @@ def _whole_readings(dialogues: Sequence[Conversation]) -> _Readings:
 def _bins_of(
     values: np.ndarray, most: int = 10
 ) -> np.ndarray:  # edges: x belongs to the first that it does not exceed
-    "Choose bins with about equally many of all values, which may be nan"
+    "Return the edges of bins with about equally many values"
     present = np.unique(values[~np.isnan(values)])
     return (
         present[:-1]
@@ -186,7 +186,7 @@ def _bins_of(
 def _sums(
     values: np.ndarray, edges: np.ndarray, index: np.ndarray, clusters: int
 ) -> np.ndarray:  # [C, bins + 1]
-    "Count bins in each cluster, and add up the values"
+    "Return the counts of bins and the sum of values in each cluster"
     present, cells = ~np.isnan(values), np.searchsorted(edges, values)
     sums = np.zeros((clusters, len(edges) + 2))
     np.add.at(sums, (index[present], cells[present]), 1)
@@ -197,7 +197,7 @@ def _sums(
 def _apart(
     a: np.ndarray, b: np.ndarray
 ) -> np.ndarray:  # [..., 2]: distance, and the difference b - a of means
-    "Compare bins and sums [..., bins + 1]"
+    "Return distance and difference of two sources, from bins and sums [..., bins + 1]"
     from scipy.special import rel_entr
 
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -209,7 +209,7 @@ def _apart(
 
 # %% ../../nbs/evaluation/10_fingerprint.ipynb #Difference
 class FeatureGap(NamedTuple):
-    "How far a source is from people in one feature"
+    "The distance of a source from people in one feature"
 
     feature: str
     real: float  # mean of the people
@@ -227,7 +227,7 @@ class FeatureGap(NamedTuple):
 def halves(
     clusters: np.ndarray, splits: int, seed: int = 0
 ) -> np.ndarray:  # [S, C] of 0 and 1, clusters in the order of their names
-    "Cut clusters into two random halves, many times"
+    "Return many random divisions of clusters into two halves"
     names, rng = np.unique(clusters), np.random.default_rng(seed)
     return np.array([rng.permutation(len(names)) % 2 for _ in range(splits)])
 
@@ -239,7 +239,7 @@ def feature_gaps(
     splits: int = 100,
     seed: int = 0,
 ) -> list[FeatureGap]:
-    "Compare every feature of turns and of dialogues that both sources have"
+    "Return the distance in every feature that both sources have"
     return [
         gap
         for read in (_turn_readings, _whole_readings)
@@ -248,7 +248,7 @@ def feature_gaps(
 
 
 def _gaps(real, other, resamples, splits, seed):
-    "Compare every feature of two readings"
+    "Return the distance in every feature of two tables of counts"
     draws = Bootstrap(np.r_[real.clusters, other.clusters], seed, resamples)
     index, clusters = np.split(draws.index, [len(real.clusters)]), len(draws.names)
     people, person = np.unique(real.clusters, return_inverse=True)
@@ -271,7 +271,7 @@ def _gaps(real, other, resamples, splits, seed):
 
 # %% ../../nbs/evaluation/10_fingerprint.ipynb #MEASURES
 class _Spoken(NamedTuple):
-    "One turn, and whose it is"
+    "One turn, and the cluster of its writer"
 
     text: str
     cluster: str
@@ -282,7 +282,7 @@ class _Spoken(NamedTuple):
 
 
 def _distinct(turns: Sequence[_Spoken], n: int, most: int) -> float:
-    "Measure the share of different runs of n among the first words"
+    "Return the share of different sequences of n words among the first words"
     words = [word for turn in turns for word in turn.words][:most]
     runs = list(zip(*(words[i:] for i in range(n))))
     return len(set(runs)) / len(runs) if runs else math.nan
@@ -295,7 +295,7 @@ def _entropy(turns: Sequence[_Spoken], part: slice) -> float:  # bits
 
 
 def _near_duplicates(turns: Sequence[_Spoken]) -> float:
-    "Measure the share of turns to which another turn is at least 90 % the same"
+    "Return the share of turns that are at least 90 % equal to another turn"
     from rapidfuzz.distance import Indel
     from rapidfuzz.process import cdist
 
@@ -311,14 +311,14 @@ def _likeness(
     rng: random.Random,
     most: int = 25,
 ) -> float:
-    "Average the chrF of pairs of turns"
+    "Return the mean chrF of pairs of turns"
     pairs = [(a.text, b.text) for i, a in enumerate(turns) for b in turns[:i] if wanted(a, b)]
     pairs = rng.sample(pairs, min(most, len(pairs)))
     return float(np.mean(chrf(*map(list, zip(*pairs))))) if pairs else math.nan
 
 
 def _measured(turns: Sequence[_Spoken], words: int, rng: random.Random) -> dict[str, float]:
-    "Measure a draw, on so many words where the number matters"
+    "Return all measures of a draw of turns"
     return {
         "different words": _distinct(turns, 1, words),
         "different pairs of words": _distinct(turns, 2, words),
@@ -331,7 +331,7 @@ def _measured(turns: Sequence[_Spoken], words: int, rng: random.Random) -> dict[
 
 # %% ../../nbs/evaluation/10_fingerprint.ipynb #diversity
 def _draw(turns: Sequence[_Spoken], n: int, rng: random.Random) -> list[_Spoken]:
-    "Draw n turns of half of the clusters, or of more until they hold so many"
+    "Return n turns of half of the clusters, or of more clusters if half hold fewer"
     sizes = Counter(turn.cluster for turn in turns)
     order, chosen, held = rng.sample(sorted(sizes), len(sizes)), set(), 0
     for name in order:
@@ -347,7 +347,7 @@ def diversity(
     most: int = 150,  # turns of a draw
     seed: int = 0,
 ) -> dict[str, dict[str, Interval]]:  # measure → source → mean and middle 95 % of the half samples
-    "Measure every source on equally many turns and words"
+    "Return measures of variety of every source, on equally many turns and words"
     rng = random.Random(seed)
     turns = {
         name: [_Spoken(text, d.cluster) for d in dialogues for text in d.turns]

@@ -32,7 +32,7 @@ _LISTS = {
 
 
 def _schema():
-    "Return the parquet layout: numbers, lists of numbers, and text for everything else"
+    "Return the layout of the parquet file"
     import pyarrow as pa
 
     kinds = {n: getattr(pa, k)() for n, k in _NUMBERS.items()}
@@ -43,7 +43,7 @@ def _schema():
 
 # %% ../../nbs/evaluation/00_index.ipynb #_columns
 def _columns(t: Trajectory) -> dict[str, Any]:
-    "Flatten a trajectory; lone surrogates, which no file can hold as text, become '?'"
+    "Return a trajectory as columns; lone surrogates become '?'"
     d = {f.name: getattr(t, f.name) for f in fields(t)}
     d |= {n: to_json(d[n]) for n in _JSON}
     if isinstance(d["advantage"], list):
@@ -57,7 +57,7 @@ def save_trajectories(
     path: str | Path,  # a .parquet file
     trajectories: Sequence[Trajectory],  # one row each, in this order
 ) -> Path:
-    "Write trajectories to a parquet file, completely or not at all"
+    "Write trajectories to a parquet file, completely or not at all, and return its path"
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -71,7 +71,7 @@ def _table(
     path: Path,  # a .parquet file
     columns: Sequence[str] | None = None,  # None: all
 ) -> list[dict[str, Any]]:
-    "Read the rows of a file of trajectories; `DataError` where it is none of ours"
+    "Return the rows of a file of trajectories; raise `DataError` if it is none"
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -93,7 +93,7 @@ def _table(
 def load_trajectories(
     path: str | Path,  # a file, or a folder of *.parquet files, read in the order of names
 ) -> list[Trajectory]:
-    "Read trajectories back; `DataError` names file and row"
+    "Return the trajectories of a file or a folder; raise `DataError` with file and row"
     path = Path(path)
     return [
         _from_row(row, f"{file}, row {n}")
@@ -109,7 +109,7 @@ def _from_row(row: dict[str, Any], where: str) -> Trajectory:
 
 # %% ../../nbs/evaluation/00_index.ipynb #Choice
 class Choice(NamedTuple):
-    "Which records are wanted; what is empty wants all"
+    "Which records are wanted; empty fields select all"
 
     search: str = ""  # in any text of a record; case does not matter
     step: str = ""
@@ -123,7 +123,7 @@ class Choice(NamedTuple):
 
 
 class Listed(NamedTuple):
-    "A record as a list shows it"
+    "A record as one line of a list"
 
     at: str  # its address
     key: str  # the row, example or unit that it answers, by which runs are compared; or empty
@@ -144,7 +144,7 @@ def _leaves(
     value: Any,
     path: tuple[str, ...] = (),
 ) -> Iterator[tuple[tuple[str, ...], Any]]:  # path, without places in lists, and text or number
-    "Go through everything that stands in an object of JSON, in order"
+    "Yield all values in a JSON object with their paths, in order"
     if isinstance(value, dict):
         for name, inner in value.items():
             yield from _leaves(inner, (*path, str(name)))
@@ -170,7 +170,7 @@ _SHOWN = ("texts", "shown", "text", "reply", "completion", "answer", "turns")
 
 
 def _listed(at: str, row: Mapping[str, Any] | DataError) -> Listed | None:
-    "Return what a list shows of an object: what names it, its numbers, its texts"
+    "Return an object as one line of a list"
     if isinstance(row, DataError):
         return None
     facts = {
@@ -190,7 +190,7 @@ def _listed(at: str, row: Mapping[str, Any] | DataError) -> Listed | None:
 
 
 def _wanted(row: Mapping[str, Any], listed: Listed, choice: Choice) -> bool:
-    "Tell whether a record is wanted"
+    "Return whether a record is wanted"
     names = ("step", "level", "group", "status")
     search = choice.search.casefold()
     return (
@@ -205,7 +205,7 @@ def _wanted(row: Mapping[str, Any], listed: Listed, choice: Choice) -> bool:
 
 # %% ../../nbs/evaluation/00_index.ipynb #RolloutFiles
 def _rollouts(path: Path) -> Iterator[tuple[str, Any]]:
-    "Read trajectories without their tokens; of token advantages the mean"
+    "Yield trajectories without their tokens, with mean advantages"
     plain = ("row_id", "group", "step", "level", "parse_status", "text")
     nested = ("turns", "scores", "errors", "rewards")  # text of JSON
     columns = [*plain, *nested, "advantage", "token_advantages"]
@@ -222,7 +222,7 @@ def _rollouts(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _lines(path: Path) -> Iterator[tuple[str, Any]]:
-    "Read objects of JSON, one a line; the last one is left out while it is being written"
+    "Yield JSON objects, one per line, without an incomplete last line"
     with open(path, "rb") as file:
         for n, line in enumerate(file):
             try:
@@ -234,7 +234,7 @@ def _lines(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _document(path: Path) -> Iterator[tuple[str, Any]]:
-    "Read a file of one object of JSON"
+    "Yield the JSON object of a file"
     yield path.name, json_object(path.read_bytes(), path.name)
 
 
@@ -242,7 +242,7 @@ _READERS = {".parquet": _rollouts, ".jsonl": _lines, ".json": _document}
 
 
 class Records:
-    "Records of one kind, in a file or a folder of them that may still be growing"
+    "Records of one kind, in a file or folder that may still grow"
 
     def __init__(
         self,
@@ -253,7 +253,7 @@ class Records:
         self.files: dict[Path, tuple] = {}  # what a file looked like, and its records
 
     def rows(self) -> Iterator[tuple[str, Any, Listed | None]]:
-        "Go through all records: address, record or what is wrong, line of a list"
+        "Yield each record: its address, the record or its error, its line of a list"
         paths = self.place.glob(f"*{self.kind}") if self.place.is_dir() else [self.place]
 
         def order(path):  # numbers as numbers
@@ -274,7 +274,7 @@ class Records:
                 yield path.name, DataError(fault), None
 
     def find(self, choice: Choice = Choice(), start: str = "", limit: int = 40) -> _ListPage:
-        "Find the first records from an address on"
+        "Return a page of wanted records, from an address on"
         rows, faults, begun = [], {}, not start
         for at, row, listed in self.rows():
             begun = begun or at == start
@@ -291,7 +291,7 @@ class Records:
         return _ListPage(rows, "", faults)
 
     def read(self, at: str) -> Any:  # a trajectory, or an object of JSON
-        "Read one; `DataError` where there is none"
+        "Return the record at an address; raise `DataError` if there is none"
         for address, row, listed in self.rows():
             if address == at:
                 if listed is None:
@@ -304,7 +304,7 @@ class Records:
         raise self._missing(at)
 
     def menu(self, step: str = "") -> dict[str, list[str]]:
-        "Return what there is to choose, in a step or in all: facts, and names of numbers"
+        "Return the levels, statuses and numbers that can be chosen"
         rows = [listed for _, _, listed in self.rows() if listed]
         rows = [row for row in rows if step in ("", row.facts.get("step"))]
         menu = {
@@ -325,7 +325,7 @@ _UNSHOWN = ("models", "checkpoints", "verl")  # folders that hold weights and nu
 
 
 def run_records(place: str | Path) -> dict[str, Records]:  # by name, rollouts first
-    "List what the folder of a run, a folder of trajectories or contexts, or one file holds"
+    "Return the records of a run, of a folder of trajectories or contexts, or of a file"
     place = Path(place)
     if place.is_file() and place.suffix in _READERS:
         return {place.name: Records(place, place.suffix)}

@@ -32,7 +32,7 @@ BITS = "bits/"  # how metrics begin that are no scores from 0 to 1 but bits a by
 
 @dataclass(frozen=True)
 class Result:
-    "The mean of one metric, for one model and level"
+    "The mean of one metric for one model and level, with its interval"
 
     model: str
     metric: str
@@ -66,7 +66,7 @@ def level_intervals(
     drawn: np.ndarray,  # [R, L] their means in resamples
     clusters: ArrayLike,  # [E]
 ) -> dict[str, Interval]:  # `all`, the mean over the levels; each level where there are several
-    "Give the mean over the levels and each level an interval"
+    "Return the intervals of the mean over levels and of each level"
     clusters, known = np.asarray(clusters), ~np.isnan(values)
 
     def interval(drawn, mean, known):
@@ -98,7 +98,7 @@ def _result_rows(
     contexts: Sequence[str] | None = None,  # [E] the context of each example; None = each its own
     resamples: int = 2000,
 ) -> list[Result]:  # `all` first, then the levels in order
-    "Summarise one metric of one model"
+    "Return the result rows of one metric of one model"
     means = _by_level(list(scores), _columns(scores), contexts, resamples)
     return [Result(model, metric, level, i.n, i.value, i.low, i.high) for level, i in means.items()]
 
@@ -106,7 +106,7 @@ def _result_rows(
 def _sign_flips(
     sums: Sequence[int] | np.ndarray,  # [C] differences of whole clusters
 ) -> float:
-    "Compute the exact two-sided p of a total if each part could as well have the other sign"
+    "Return the exact two-sided p of a total, if each part could as well have the other sign"
     chances = np.ones(1)
     for size in (abs(int(s)) for s in sums if s):
         wide = np.zeros(len(chances) + 2 * size)
@@ -119,7 +119,7 @@ def _sign_flips(
 
 # %% ../../nbs/evaluation/01_measured.ipynb #SignedRank
 class _SignedRank(NamedTuple):
-    "Whether one system is better on most clusters"
+    "The signed-rank test of paired differences"
 
     p: float  # two-sided; 1 if no cluster differs, nan if none has a score
     effect: float  # rank-biserial correlation, -1..1
@@ -129,7 +129,7 @@ def _signed_rank(
     differences: ArrayLike,  # [E] one per example; nan = no score
     clusters: ArrayLike | None = None,  # [E] the cluster of each example; None = each its own
 ) -> _SignedRank:
-    "Test paired differences by the ranks of their size"
+    "Return the signed-rank test of paired differences, one difference per cluster"
     values = np.asarray(differences, float)
     scored = ~np.isnan(values)
     if not scored.any():
@@ -158,7 +158,7 @@ def _signed_rank(
 def _holm(
     ps: Sequence[float],  # of one table; nan = not tested
 ) -> list[float]:  # in the same order, nan where it was
-    "Adjust p values for the number of tests, so that one table in twenty is fooled"
+    "Return p values adjusted for the number of tests, by Holm's method"
     p = np.asarray(ps, float)
     order, left = np.argsort(p), np.count_nonzero(~np.isnan(p)) - np.arange(len(p))
     adjusted = np.empty(len(p))
@@ -170,7 +170,7 @@ def _detectable(
     low: float,  # 95 % interval of a difference
     high: float,
 ) -> float:  # nan where the interval is missing, or without width
-    "Give the difference that would be seen 4 times in 5: 2.8 standard errors (Bloom, 1995)"
+    "Return the smallest difference detected 4 times in 5: 2.8 standard errors (Bloom, 1995)"
     z = 1.959964
     return (high - low) / (2 * z) * (z + 0.841621) if high > low else math.nan
 
@@ -184,7 +184,7 @@ def _paired_rows(
     contexts: Sequence[str] | None = None,  # [E]
     resamples: int = 2000,
 ) -> list[PairedDifference]:  # `all` first, then the levels that both have
-    "Compare one metric of two models on the same examples"
+    "Return the differences of two models in one metric, on the same examples"
     levels = [level for level in scores_a if level in scores_b]
     if not levels:
         return []
@@ -202,7 +202,7 @@ def _paired_rows(
 # %% ../../nbs/evaluation/01_measured.ipynb #Importance
 @dataclass(frozen=True)
 class Importance:
-    "How the score of replies goes with the score of one state"
+    "The correlation between the scores of replies and of one state"
 
     model: str
     metric: str  # of the state, such as reply_state_alignment
@@ -223,7 +223,7 @@ def importance_rows(
     replies: Sequence[float],  # [E] scores of the replies
     contexts: Sequence[str] | None = None,  # [E]
 ) -> list[Importance]:  # in the order of the states
-    "Correlate the score of replies with that of each state"
+    "Return the correlation between the scores of replies and of each state"
     correlations = {
         level: association(x, replies, clusters=contexts) for level, x in states.items()
     }
@@ -240,7 +240,7 @@ def results_table(
     rows: Sequence[Result],  # of any models and levels
     metric: str,  # the one to show
 ) -> str:  # markdown
-    "Show one metric: a line per model, its mean with the 95 % interval, and its levels"
+    "Return a table of one metric: a row per model with mean, 95 % interval and levels"
     means = {(r.model, r.level): r for r in rows if r.metric == metric}
     models = list(dict.fromkeys(model for model, _ in means))
     levels = list(dict.fromkeys(level for _, level in means if level != ALL))
@@ -260,7 +260,7 @@ def results_table(
 
 
 def _mean_text(r: Result | None, n: int) -> str:
-    "Show a mean, and how many scores it rests on where that is fewer than `n`"
+    "Return a mean as text, with its number of scores if there are fewer than `n`"
     text = number_text(r and r.mean)
     return f"{text} (n {r.n})" if r and 0 < r.n < n else text
 
@@ -270,7 +270,7 @@ def means_table(
     metrics: Sequence[str],  # the ones to show
     title: str = "model",  # of the first column
 ) -> str:  # markdown
-    "Show several metrics: a line per model, a mean with its 95 % interval per metric"
+    "Return a table of several metrics: a row per model, a column per metric"
     means = {(r.model, r.metric): r for r in rows if r.level == ALL and r.metric in metrics}
 
     def cell(r, n):
@@ -293,7 +293,7 @@ def means_table(
 def metrics_table(
     rows: Sequence[Result],  # of any models and metrics
 ) -> str:  # markdown; empty without rows
-    "Show the first metric as `results_table` does, then a line of means for each other one"
+    "Return a table of the first metric, and a table of means of the others"
     first, *others = dict.fromkeys(r.metric for r in rows) or ("",)
     if not first:
         return ""
@@ -308,7 +308,7 @@ def metrics_table(
 
 # %% ../../nbs/evaluation/01_measured.ipynb #paired_table
 def _p_text(p: float) -> str:
-    "Show a probability"
+    "Return a p value as text"
     return "–" if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
@@ -317,7 +317,7 @@ def differences_table(
     title: Callable[[str], str] = str,  # of a metric
     form: str = "+.2f",
 ) -> Table:
-    "Show differences: a line per metric, pair of models and part"
+    "Return a table of differences: a row per metric, pair of models and part"
     parted = any(p.level != ALL for p in pairs)
     tested = any(number_text(value) != "–" for p in pairs for value in (p.p, p.effect))
 
@@ -343,13 +343,13 @@ def paired_table(
     pairs: Sequence[PairedDifference],  # of any metrics and levels
     most: int | None = None,  # lines; p values are adjusted for all
 ) -> str:  # markdown
-    "Show differences over all levels: a line per metric and pair of models"
+    "Return a table of differences over all levels: a row per metric and pair of models"
     table = differences_table([p for p in pairs if p.level == ALL])
     return table._replace(rows=table.rows[:most]).markdown()
 
 # %% ../../nbs/evaluation/01_measured.ipynb #Measurement
 class Measurement(NamedTuple):
-    "What was measured of one unit"
+    "The scores of one unit"
 
     unit: str  # paired by it
     cluster: str  # resampled by it
@@ -361,14 +361,14 @@ def save_measured(
     path: str | Path,  # a .jsonl file
     measured: Sequence[Measurement],
 ) -> Path:
-    "Write what was measured, completely or not at all; nan becomes null"
+    "Write measurements, completely or not at all, and return the path; nan becomes null"
     return write_jsonl(path, [m._asdict() for m in measured])
 
 
 def load_measured(
     path: str | Path,  # from `save_measured`
 ) -> list[Measurement]:
-    "Read it back"
+    "Return the measurements of a file"
     return [
         Measurement(**row | {"values": {m: _filled(parts) for m, parts in row["values"].items()}})
         for row in read_jsonl(path)
@@ -378,7 +378,7 @@ def load_measured(
 def score_table(
     measured: Sequence[Measurement],  # E units
 ) -> dict[str, dict[str, list[float]]]:  # metric → part → [E], nan = no score
-    "Arrange the values of one model by metric and part, in order of first appearance"
+    "Return the values of one model by metric and part"
     table: dict[str, dict[str, list[float]]] = {}
     for i, m in enumerate(measured):
         for metric, by_part in m.values.items():
@@ -388,7 +388,7 @@ def score_table(
 
 # %% ../../nbs/evaluation/01_measured.ipynb #Results
 class Results(NamedTuple):
-    "What `results.json` holds"
+    "The content of `results.json`"
 
     rows: list[Result]
     paired: list[PairedDifference] = []
@@ -399,7 +399,7 @@ class Results(NamedTuple):
 def _check_same(
     models: Mapping[str, Sequence[Measurement]],  # name → units
 ) -> None:
-    "Raise unless all models answered the same units in the same order"
+    "Raise `DataError` unless all models answered the same units in the same order"
     units = {name: [m.unit for m in measured] for name, measured in models.items()}
     first, *others = units
     for name in others:
@@ -416,7 +416,7 @@ def results(
     resamples: int = 2000,
     references: Sequence[str] = (),  # names that get rows but no differences
 ) -> Results:
-    "Compute means with intervals for every model, and paired differences for every two"
+    "Return means with intervals of all models, and paired differences of every two"
     _check_same(models)
     tables = {name: score_table(measured) for name, measured in models.items()}
     clusters = [m.cluster for m in next(iter(models.values()))]
@@ -444,7 +444,7 @@ def results(
 
 
 def _is_read(row, parts, measured):
-    "Tell whether a mean of 0 has a text behind it; where no texts are shown, it has"
+    "Return False if a mean is 0 because all texts are empty"
     texts = [m.shown[part] for m in measured for part in parts if part in m.shown]
     return row.high != 0 or not texts or any(map(str.strip, texts))
 
@@ -453,7 +453,7 @@ def save_results(
     path: str | Path,  # results.json
     contents: Results,
 ) -> Path:
-    "Write results, completely or not at all"
+    "Write results, completely or not at all, and return the path"
     fields = contents._asdict()
     return atomic_write(path, to_json(fields | fields.pop("notes"), indent=1))
 
@@ -461,7 +461,7 @@ def save_results(
 def load_results(
     path: str | Path,  # results.json
 ) -> Results:
-    "Read results back; `DataError` names what is wrong"
+    "Return the results of a file; raise `DataError` if it is wrong"
     contents = json.loads(Path(path).read_text("utf-8"))
     kinds = {"rows": Result, "paired": PairedDifference, "importance": Importance}
     lists = (
@@ -509,7 +509,7 @@ TABLES = {
 
 
 def _brief(r: Result | None, digits: int) -> str:
-    "Show a mean and half of its interval"
+    "Return a mean and half of its interval as text"
     if r is None or math.isnan(r.mean):
         return "–"
     half = f"{(r.high - r.low) / 2:.{digits}f}".lstrip("0")
@@ -517,7 +517,7 @@ def _brief(r: Result | None, digits: int) -> str:
 
 
 def bits_tables(rows: Sequence[Result]) -> str:  # Markdown; empty where bits were not measured
-    "Show bits with each persona, who said it, and what states are worth; fits a terminal"
+    "Return tables of bits: with each persona, of who wrote it, and saved by states"
     named = {(r.model, r.metric.removeprefix(BITS)): r for r in rows if r.level == ALL}
     k = next((round(1 / r.mean) for (_, m), r in named.items() if m == "chance" and r.n), 2)
     tables = []

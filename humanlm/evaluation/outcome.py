@@ -24,7 +24,7 @@ def _crossed_means(
     clusters: Sequence[str],  # [E]
     resamples: int = 2000,  # R
 ) -> np.ndarray:  # [R, L]; nan where a resample holds no score
-    "Average over resampled seeds and clusters, missing scores left out"
+    "Return the means of resamples of seeds and clusters, without missing scores"
     draws = Bootstrap(clusters, 0, resamples)
     seeds = Bootstrap(np.arange(len(values)), 1, resamples).counts  # [R, S]
 
@@ -41,7 +41,7 @@ def _crossed_intervals(
     contexts: Sequence[str],  # [E]
     resamples: int = 2000,
 ) -> dict[str, Interval]:  # `all`, the mean over the levels, and each level where there are several
-    "Compute means with 95 % intervals over seeds and contexts"
+    "Return means with 95 % intervals over seeds and contexts"
     index = np.unique(np.asarray(contexts), return_inverse=True)[1]
     cells = (
         index + (index.max(initial=0) + 1) * np.arange(len(values))[:, None]
@@ -54,21 +54,21 @@ Table = dict[str, dict[str, list[float]]]  # metric → part → one value per u
 
 
 class Arms(NamedTuple):
-    "Everything that the runs of an experiment measured"
+    "The scores of all runs of an experiment"
 
     clusters: list[str]  # [E] of the held-out units
     tables: dict[str, list[Table]]  # arm → one table per seed
     references: list[str] = []  # arms that are no models
 
     def values(self, arm: str, metric: str) -> tuple[list[str], np.ndarray]:  # parts, [S, E, L]
-        "Stack what the seeds found"
+        "Return the scores of an arm in one metric, for all seeds"
         tables = [table[metric] for table in self.tables[arm]]
         return list(tables[0]), np.array(
             [list(table.values()) for table in tables], float
         ).swapaxes(1, 2)
 
     def metrics(self, arm: str) -> list[str]:
-        "Name what all seeds of an arm have measured"
+        "Return the metrics that all seeds of an arm have"
         return [
             metric
             for metric in self.tables[arm][0]
@@ -76,7 +76,7 @@ class Arms(NamedTuple):
         ]
 
     def means(self, resamples: int = 2000) -> list[Result]:
-        "Give every arm, metric and level its mean and interval"
+        "Return the mean and interval of every arm, metric and level"
         return [
             Result(arm, metric, level, i.n, i.value, i.low, i.high)
             for arm in self.tables
@@ -92,7 +92,7 @@ class Arms(NamedTuple):
         metric: str,
         seeds: Sequence[int],
     ) -> list[dict]:  # arm, part, seed, and the fields of `Interval`
-        "Give the change of each part in each seed, with a 95 % interval over contexts"
+        "Return the change of each part in each seed, with a 95 % interval over contexts"
 
         def changes(arm, start):
             (parts, after), (_, before) = self.values(arm, metric), self.values(start, metric)
@@ -116,7 +116,7 @@ class Arms(NamedTuple):
         logs: "Sequence[_ArmLog]",
         resamples: int = 2000,
     ) -> dict:
-        "Say what an experiment found, as plain data"
+        "Return the outcome of an experiment, as plain data"
         complete = [pair for pair in pairs if set(pair) <= self.tables.keys()]
         return {
             "references": self.references,
@@ -136,7 +136,7 @@ def _differences(
     pairs: Sequence[tuple[str, str]],  # arm, and the arm it is compared with
     resamples: int = 2000,
 ) -> list[PairedDifference]:
-    "Compare arms on the same units and seeds"
+    "Return the differences of arms on the same units and seeds"
     rows = []
     for a, b in pairs:
         for metric in (m for m in arms.metrics(a) if m in arms.metrics(b)):
@@ -152,7 +152,7 @@ def _differences(
 
 # %% ../../nbs/evaluation/04_outcome.ipynb #seed_means
 def _seed_means(arms: Arms, seeds: Sequence[int]) -> list[dict]:
-    "Give the mean of every single seed, over parts where there are several"
+    "Return the mean of every single seed"
 
     def mean(arm, metric, s):
         return float(known_mean(known_mean(arms.values(arm, metric)[1][s], 0)))
@@ -170,7 +170,7 @@ def _seed_means(arms: Arms, seeds: Sequence[int]) -> list[dict]:
 
 # %% ../../nbs/evaluation/04_outcome.ipynb #ArmLog
 class _ArmLog(NamedTuple):
-    "What one arm of one run logged"
+    "The log of one arm of one run"
 
     arm: str
     seed: int
@@ -179,11 +179,11 @@ class _ArmLog(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        "Count what was generated in training, by the policy and by others"
+        "Return the tokens generated in training, by the policy and by others"
         return int(sum(map(_tokens, self.lines)))
 
     def spent(self) -> dict[str, Any]:
-        "Say what it took"
+        "Return the steps, tokens and seconds that it took"
         steps = max((line["step"] for line in self.lines), default=0)
         spent = {"arm": self.arm, "seed": self.seed, "steps": steps}
         return spent | {"tokens": self.tokens or None, "seconds": self.seconds}
@@ -199,7 +199,7 @@ def arm_logs(
     seed: int,
     seconds: Mapping[str, float],  # model → wall time
 ) -> list[_ArmLog]:
-    "Cut the log of a run into its arms"
+    "Return the logs of the arms of a run"
     log = grown_rows(folder / "metrics.jsonl")
     return [
         _ArmLog(arm, seed, [line for line in log if line["stage"] == model], seconds.get(model))
@@ -211,7 +211,7 @@ def _learning_curves(
     logs: Sequence[_ArmLog],  # of all runs
     bins: int = 16,  # equal parts of the generated tokens
 ) -> list[dict]:  # arm, part as `level`, tokens at the middle of each bin, mean reward over seeds
-    "Average the reward of each part over stretches of the training and over seeds"
+    "Return the mean reward of each part over equal shares of the tokens, over all seeds"
     binned: dict[tuple[str, str], dict[int, list[float]]] = {}
     most = max((log.tokens for log in logs), default=0)
     for log in logs:
@@ -245,7 +245,7 @@ INTERVALS = (
 def rounded(
     value: Any,  # rows, or anything in them
 ) -> Any:
-    "Make plain data of rows, with numbers of four digits and null for nan"
+    "Return rows as plain data, with numbers of four digits and null for nan"
     if hasattr(value, "_asdict"):
         value = value._asdict()
     elif is_dataclass(value) and not isinstance(value, type):

@@ -54,7 +54,7 @@ _Draw = TypeVar("_Draw", bound=Callable[..., Any])
 
 
 def styled(draw: _Draw) -> _Draw:
-    "Let a function draw in the style of the package"
+    "Return a function that draws in the style of the package"
 
     @wraps(draw)
     def inner(*args: Any, **kwargs: Any) -> Any:
@@ -74,7 +74,7 @@ def _figure_svg(
     figure: Any,  # a matplotlib figure
     alt: str,  # what it shows, for those who cannot see it
 ) -> Html:
-    "Give a figure as SVG for inside a page, in the page's own ink"
+    "Return a figure as SVG, in the colours of its page"
     out = StringIO()
     figure.savefig(out, format="svg", transparent=True)
     svg = out.getvalue()
@@ -84,7 +84,7 @@ def _figure_svg(
 
 
 def _no_pictures() -> str:  # empty: matplotlib is installed
-    "Say in a line of a page why it shows no pictures"
+    "Return why a page has no pictures"
     try:
         optional("matplotlib")
     except (ConfigError, ModuleNotFoundError) as e:
@@ -97,7 +97,7 @@ def figure_html(
     alt: str,
     caption: str = "",
 ) -> Html:  # empty without matplotlib: see `_no_pictures`
-    "Show a figure inside a page, with words below"
+    "Return a figure for a page, with a caption"
     if _no_pictures():
         return Html()
     return tag("figure", _figure_svg(draw(), alt), tag("figcaption", caption) if caption else "")
@@ -107,7 +107,7 @@ PALETTE = ("#12908e", "#c8553d", "#6f5bb5", "#7a8b2f", "#3f4d5c", "#b07a45", "#e
 
 
 class Names(NamedTuple):
-    "What a report calls things"
+    "The names and colours that a report uses"
 
     metrics: Mapping[str, tuple[str, str]] = {}  # metric → title, the question that it answers
     references: Mapping[str, str] = {}  # compared without being a model → what it does
@@ -127,29 +127,29 @@ class Names(NamedTuple):
             str
         ] = (),  # shown together; names without a colour of their own take one in this order
     ) -> str:
-        "Give the colour of a model"
+        "Return the colour of a model"
         place = list(dict.fromkeys(models)).index(model) if model in models else 0
         return self.colours.get(model.replace(" ", "-"), PALETTE[place % len(PALETTE)])
 
     def line(self, reference: str) -> str:
-        "Give the kind of line that stands for a reference"
+        "Return the line style of a reference"
         return dict(zip(self.references, cycle((":", "--", "-")))).get(reference, "-")
 
 # %% ../../nbs/evaluation/03_report.ipynb #axes_of
 def axes_of(width: float, height: float, *shape: int, **options) -> tuple[Any, Any]:
-    "Make a figure, in inches, and its axes"
+    "Return a figure of a size in inches, and its axes"
     Figure = optional("matplotlib.figure").Figure
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots(*shape, **options)
 
 
 def label(text: str, n: int = 24) -> str:
-    "Make a name safe for a figure"
+    "Return a name that is safe in a figure"
     return shorten(text, n).replace("$", r"\$")
 
 
 def legend(figure: Any, axes: Sequence[Any], place: str = "outside lower center") -> None:
-    "Name every line and bar once, references last"
+    "Add a legend to a figure, references last"
     handles = {name: h for ax in axes for h, name in zip(*ax.get_legend_handles_labels())}
     names = sorted(handles, key=lambda name: "(reference" in name)
     columns = len(names) if len(names) < 5 else min(4, -(-len(names) // 2))
@@ -206,7 +206,7 @@ def curve(
     key: str,  # as logged; `spent`: tokens generated so far, in thousands
     most: int = 300,  # points; each stands for the mean of its neighbours
 ) -> tuple[list[int], list[float]]:  # steps and values; nan = missing
-    "Take one logged number of one stage"
+    "Return the steps and values of one logged number of a stage"
     logged = "tokens/generated" if key == "spent" else key
     lines = [line for line in log if line["stage"] == stage and logged in line]
     values = [math.nan if line[logged] is None else float(line[logged]) for line in lines]
@@ -232,7 +232,7 @@ def _training_curves(
     panels: Mapping[str, str] = PANELS,  # a key that ends in /ok is a share, drawn up to 1
     names: Names = Names(),
 ) -> Any:  # a matplotlib figure
-    "Draw what was logged over the steps of every stage"
+    "Draw the logged numbers of every stage over its steps"
     down, across = -(-len(panels) // 3), min(3, len(panels))
     figure, axes = axes_of(6.9, 0.3 + 1.8 * down, down, across, squeeze=False)
     for ax, (key, title) in zip(axes.flat, panels.items()):
@@ -246,7 +246,7 @@ def _training_curves(
 
 
 def _panel(ax: Any, log: Sequence[Mapping], key: str, names: Names) -> None:
-    "Draw one logged number of the stages that it says something about: steps pale, means strong"
+    "Draw one logged number of all stages: steps pale, means strong"
     stages = list(dict.fromkeys(line["stage"] for line in log))
     for stage in stages:
         steps, values = curve(log, stage, key)
@@ -264,7 +264,7 @@ def _panel(ax: Any, log: Sequence[Mapping], key: str, names: Names) -> None:
 
 # %% ../../nbs/evaluation/03_report.ipynb #RunFolder
 class RunFolder:
-    "What lies in a run folder; a piece that could not be read is empty and named in `missing`"
+    "The files of a run folder; `missing` names those that could not be read"
 
     def __init__(self, folder: str | Path):
         self.folder, self.missing, self.pieces = Path(folder), [], {}
@@ -285,7 +285,7 @@ class RunFolder:
         read: Callable[[Path], Any],
         empty: Any,  # what stands for it when it cannot be read
     ) -> Any:
-        "Read one piece, once; if that fails, note why and give the empty one"
+        "Return what `read` makes of a file; if that fails, note why and return `empty`"
         if name not in self.pieces:
             self.pieces[name] = empty
             try:
@@ -308,7 +308,7 @@ def _results_html(
     columns: Mapping[tuple[str, str], str],  # (metric, part) → heading
     names: Names = Names(),
 ) -> Html:
-    "Show means with intervals: a line per model, references last"
+    "Return a table of means with intervals: a row per model, references last"
     means = {(r.model, r.metric, r.level): r for r in rows if (r.metric, r.level) in columns}
     models = sorted(
         dict.fromkeys(model for model, _, _ in means), key=lambda model: model in names.references
@@ -323,7 +323,7 @@ def _results_html(
 
 
 def _mean_cell(r: Result | None, n: int) -> Html:
-    "Give a mean with its interval as a cell, with the number of units if it is not `n`"
+    "Return a cell with a mean and its interval, and the number of units if it is below `n`"
     if r is None:
         return tag("td", "–")
     count = (tag("br"), f"n = {r.n}") if r.n < n else ()
@@ -332,7 +332,7 @@ def _mean_cell(r: Result | None, n: int) -> Html:
 
 # %% ../../nbs/evaluation/03_report.ipynb #paired_html
 def _paired_html(pairs: Sequence[PairedDifference], names: Names = Names()) -> Html:
-    "Show paired differences by metric"
+    "Return a table of paired differences"
     return differences_table(pairs, names.title, "+.3f").html("pairs")
 
 # %% ../../nbs/evaluation/03_report.ipynb #headline
@@ -341,7 +341,7 @@ def _headline(
     metric: str,
     names: Names = Names(),
 ) -> tuple[str, list[str]]:  # the mean, and what goes with it
-    "Say how the last model of a run does in one metric"
+    "Return the mean of the last model in one metric, and what to compare it with"
     rows = {r.model: r for r in results.rows if (r.metric, r.level) == (metric, ALL)}
     best = [r for r in rows.values() if r.model not in names.references][-1]
     lines = [
@@ -361,7 +361,7 @@ def _headline(
 
 # %% ../../nbs/evaluation/03_report.ipynb #first_screen
 def _aside(metric: str) -> bool:
-    "Whether a metric is no score from 0 to 1, and is shown apart"
+    "Return whether a metric is not a score from 0 to 1"
     return is_text_metric(metric) or metric.startswith(BITS)
 
 
@@ -370,7 +370,7 @@ def first_screen(
     sentences: Sequence[str] = (),  # what the numbers rest on, in sentences
     names: Names = Names(),
 ) -> Html:
-    "Show what the run was, its headline numbers, and what is missing"
+    "Return the top of the page: sentences, headline numbers, missing files"
     lines, state = list(sentences), run.record.get("state")
     if state not in (None, "finished"):
         lines.append(f"This run is not finished (state: {state}).")
@@ -391,12 +391,12 @@ def first_screen(
 
 # %% ../../nbs/evaluation/03_report.ipynb #missing
 def missing(what: str) -> Html:
-    "Say that something is not there"
+    "Return a line that says what is missing"
     return tag("p", what, class_="missing")
 
 
 def _metric_part(rows: Sequence[Result], metric: str, names: Names = Names()) -> Html:
-    "Show the parts of one metric; nothing if it has none"
+    "Return bars and table of the parts of one metric; empty if it has one part"
     parts = dict.fromkeys(r.level for r in rows if r.metric == metric)
     if len(parts) < 3:
         return Html()
@@ -415,7 +415,7 @@ TEXTS_SAY = (
 
 
 def _results_section(run: RunFolder, names: Names = Names()) -> Html:
-    "Show the overview, then parts as bars and table"
+    "Return the section of results"
     rows = run.results.rows
     if not rows:
         return missing("No results: this run was not evaluated.")
@@ -436,7 +436,7 @@ def _results_section(run: RunFolder, names: Names = Names()) -> Html:
 
 # %% ../../nbs/evaluation/03_report.ipynb #differences_section
 def _differences_section(run: RunFolder, names: Names = Names()) -> Html:
-    "Show paired differences: of the means, and folded of every part"
+    "Return the section of paired differences"
     pairs = run.results.paired
     if not pairs:
         return missing("No paired differences: fewer than two models were evaluated.")
@@ -463,7 +463,7 @@ PALE = "Pale: single log lines. Strong: moving means."
 def training_section(
     run: RunFolder, panels: Mapping[str, str] = PANELS, names: Names = Names()
 ) -> Html:
-    "Show the curves of training"
+    "Return the section of training curves"
     if not run.log:
         return missing("No training log.")
     titles = [title.partition(",")[0] for title in panels.values()]
@@ -475,7 +475,7 @@ UNSAID = ("name", "schema_version")  # of the record: the first is the title of 
 
 
 def _run_section(run: RunFolder) -> Html:
-    "Show wall time, cost, seed, versions, settings and data card"
+    "Return the section of time, cost, versions, settings and data"
     record, yaml = run.record, run.folder / "config.yaml"
     plain = {name: v for name, v in record.items() if isinstance(v, (str, int, float))}
     facts = {name.replace("_", " "): v for name, v in plain.items() if name not in UNSAID}
@@ -516,7 +516,7 @@ TOY = (
 
 
 def model_said(config: Mapping[str, Any]) -> list[str]:
-    "Say what model stands behind the numbers"
+    "Return a sentence about the model behind the numbers"
     name = config.get("model", {}).get("name")
     return [TOY if name == "tiny" else f"Model: {name}."] if name else []
 
@@ -527,7 +527,7 @@ def standard_sections(
         [Mapping[str, Any]], list[str]
     ] = model_said,  # settings of a run → what its numbers rest on, in sentences
 ) -> dict[str, Section]:
-    "Give the sections that serve every run"
+    "Return the sections that every recipe can use"
     about = f"Means over {names.units} with 95 % bootstrap intervals over {names.clusters}."
     return {
         "first": ("", "", lambda run: first_screen(run, rests_on(run.config), names)),
@@ -558,7 +558,7 @@ def sections_page(
     parts: Mapping[str, tuple[str, str, Html]],  # anchor → title, the line below it, what it shows
     css: str,
 ) -> str:  # a whole HTML page
-    "Give a page of titled parts with links to them"
+    "Return a page of titled parts, with links to them"
     links = tag("nav", *(tag("a", part[0], href=f"#{at}") for at, part in parts.items()))
     no_figures = _no_pictures()
     return page(
@@ -581,7 +581,7 @@ def report_html(
     sections: Mapping[str, Section] | None = None,  # anchor → section; None: the standard ones
     lead: str = "Report of a humanlm run",
 ) -> str:  # a whole HTML page
-    "Give the whole page"
+    "Return the report of a run as a page"
     sections = standard_sections() if sections is None else sections
     parts = {at: (*s[:2], s[2](run)) for at, s in sections.items() if s[0]}
     first = [draw(run) for title, _, draw in sections.values() if not title]
@@ -593,5 +593,5 @@ def write_report(
     folder: str | Path,  # of a run, finished or not
     sections: Mapping[str, Section] | None = None,  # anchor → section; None: the standard ones
 ) -> Path:  # of report.html
-    "Write `report.html`: one page, no scripts, no requests"
+    "Write `report.html` into a run folder, and return its path"
     return atomic_write(Path(folder) / "report.html", report_html(RunFolder(folder), sections))

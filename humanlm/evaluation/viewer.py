@@ -29,7 +29,7 @@ _TokenText = Callable[[int], str]  # from an id to the text of that token inside
 
 
 def _token_colours(t: Trajectory) -> list[str]:
-    "Name the numbers by which the tokens of a sample can be coloured"
+    "Return the numbers that can colour the tokens of a sample"
     both = ["hindsight - plain"] if {"hindsight", "plain"} <= t.signals.keys() else []
     return ["advantage", *both, *t.signals, *(["log-probability"] if t.logps else [])]
 
@@ -38,7 +38,7 @@ def _token_values(
     t: Trajectory,
     colour: str,  # one of `_token_colours`
 ) -> list[float]:  # T; nan = none, or not the policy's token
-    "Return the number of each token"
+    "Return the number that colours each token"
     values: Any
     if colour == "hindsight - plain":
         values = [a - b for a, b in zip(t.signals["hindsight"], t.signals["plain"])]
@@ -51,7 +51,7 @@ def _token_values(
 # %% ../../nbs/evaluation/08_viewer.ipynb #token_text
 @lru_cache(maxsize=8)
 def _tokenizer(path: Path) -> _TokenText:
-    "Read a tokenizer"
+    "Return a function from a token id to its text"
     tokenizer = optional("tokenizers").Tokenizer.from_file(str(path))
     before = tokenizer.encode("a", add_special_tokens=False).ids
     skip = len(tokenizer.decode(before))
@@ -66,7 +66,7 @@ def _token_text(
     run: str | Path,  # its folder
     stage: str = "",  # whose tokenizer is preferred
 ) -> _TokenText | None:  # None: the run keeps none
-    "Return the function that gives the tokens of a run as text"
+    "Return a function from a token id of a run to its text"
     models = Path(run) / "models"
     paths = [models / name / "tokenizer.json" for name in (stage, "base")]
     paths += sorted(models.glob("*/tokenizer.json"))
@@ -80,7 +80,7 @@ _ROLES = {"policy": "model", "followup": "the user, next", "truth": "from the lo
 def _turn_html(
     turn: Turn, t: Trajectory, values: Sequence[float], most: float, text: _TokenText | None
 ) -> Html:
-    "Show a turn: the policy's by tokens, what others said as text"
+    "Return a turn: tokens of the policy, text of others"
     part = slice(*turn.span)
     ids, policy = t.completion_ids[part], any(t.mask[part])
     about = f"{len(ids):,} tokens" if ids else ""
@@ -103,7 +103,7 @@ def _turn_html(
 def _level_lines(
     texts: Mapping[str, str], scores: Mapping[str, Any], truth: Mapping[str, str]
 ) -> Html:
-    "Show what was said at each level, what is true, and the score with its reason"
+    "Return a table of levels: text, truth, score and reason"
     lines = [
         [
             tag("th", shorten(name, 60)),
@@ -123,7 +123,7 @@ def _rollout_html(
     colour: str = "advantage",  # one of `_token_colours`
     truth: Mapping[str, str] = {},  # level → what is true, as far as it is known
 ) -> Html:
-    "Show a sample of any recipe"
+    "Return a sample of any recipe"
     values = _token_values(t, colour)
     most = max((abs(x) for x in values if x == x), default=0.0) or 1.0
     turns = t.turns or (Turn("policy", t.text, (0, len(t.mask))),)
@@ -149,7 +149,7 @@ def record_html(
     row: Mapping[str, Any],  # an object of JSON, never trusted
     truth: Mapping[str, str] = {},  # level → what is true, as far as it is known
 ) -> Html:
-    "Show an evaluated answer by level, anything else by what it holds"
+    "Return an evaluated answer by level, any other object as text"
     text = json.dumps(row, indent=1, ensure_ascii=False)
     whole = tag("div", cut(text, _MOST_TEXT), class_="said")
     try:
@@ -169,7 +169,7 @@ _LONGEST = 500  # characters of one field of an address
 
 
 class _Shown(NamedTuple):
-    "What a page shows; empty fields leave it open"
+    "The choice in the address of a page"
 
     of: str = ""  # "run: part"; empty: the first
     search: str = ""
@@ -187,12 +187,12 @@ class _Shown(NamedTuple):
 
     @classmethod
     def read(cls, query: Mapping[str, str]) -> "_Shown":
-        "Read an address; what does not belong there is left out"
+        "Return the choice in an address"
         names = [name for name in cls._fields[:-1] if name in query]
         return cls()._replace(**{name: query[name][:_LONGEST].strip() for name in names})
 
     def link(self, **changes: str) -> str:
-        "Return the address of this page with some changes; empty in a notebook"
+        "Return the address of this choice with some changes; empty in a notebook"
         fields = self._replace(**changes)._asdict()
         linked = fields.pop("linked")
         filled = {name: value for name, value in fields.items() if value}
@@ -200,7 +200,7 @@ class _Shown(NamedTuple):
 
     @property
     def choice(self) -> Choice:
-        "Return which records are wanted; `DataError` where a number is none"
+        "Return which records are wanted; raise `DataError` if a bound is no number"
         try:
             bounds = float(self.low or "-inf"), float(self.high or "inf")
         except ValueError as e:
@@ -251,7 +251,7 @@ def _is_score(name: str) -> bool:  # not a penalty, a spread, a reward or a rate
 
 
 def _marks(row: Listed, number: str) -> Html:
-    "Show the numbers of a record: the chosen one, or its scores and rewards, and the advantage"
+    "Return the main numbers of a record"
 
     def is_shown(name: str) -> bool:
         if number:
@@ -268,7 +268,7 @@ def _marks(row: Listed, number: str) -> Html:
 
 
 def _item_html(row: Listed, shown: _Shown, here: bool = False) -> Html:
-    "Show a line of a list"
+    "Return a record as an item of a list"
     facts = [
         f"{name} {value}" if name in ("step", "group") else value
         for name, value in row.facts.items()
@@ -294,7 +294,7 @@ _PAGE, _LINES = 25, 200  # records of a list, lines of a log
 
 
 def _log_html(rows: Sequence[Listed], shown: _Shown) -> Html:
-    "Show records that answer nothing, such as the lines of a log, as a table"
+    "Return the lines of a log as a table"
     facts = [*dict.fromkeys(n for row in rows for n, v in row.facts.items() if v != row.text)]
     numbers = [*dict.fromkeys(n for row in rows for n in row.numbers if n not in facts)]
     lines = [
@@ -309,7 +309,7 @@ def _log_html(rows: Sequence[Listed], shown: _Shown) -> Html:
 
 
 def _list_html(shown: _Shown, records: Records) -> Html:
-    "Show the records that fit; lines of a log as a table"
+    "Return the records that fit the choice"
     listed = records.find(shown.choice, shown.start, _PAGE)
     if listed.rows and not any(row.key for row in listed.rows):
         listed = records.find(shown.choice, shown.start, _LINES)
@@ -333,7 +333,7 @@ def _list_html(shown: _Shown, records: Records) -> Html:
 
 
 def _siblings_html(records: Records, row: Listed, shown: _Shown) -> Html:
-    "Show the other samples of a group"
+    "Return the other samples of a group"
     if "group" not in row.facts or "step" not in row.facts:
         return Html()
     choice = Choice(step=row.facts["step"], group=row.facts["group"], keys=frozenset((row.key,)))
@@ -345,7 +345,7 @@ def _siblings_html(records: Records, row: Listed, shown: _Shown) -> Html:
 
 
 def _why_zero(row: Listed, rows: Sequence[Listed]) -> str:  # empty: the advantage is not 0
-    "Say why a sample of a group has the advantage 0"
+    "Return why a sample of a group has the advantage 0"
     if row.numbers.get("advantage") != 0:
         return ""
     paid = [[x for name, x in each.numbers.items() if name.startswith("reward")] for each in rows]
@@ -365,7 +365,7 @@ def _why_zero(row: Listed, rows: Sequence[Listed]) -> str:  # empty: the advanta
 def _trajectory_html(
     t: Trajectory, text: _TokenText | None, truth: Mapping[str, str], shown: _Shown
 ) -> Html:
-    "Show a sample with its prompt and its tokens"
+    "Return a sample with its prompt and its tokens"
     colours = _token_colours(t) if text and len(t.mask) else []
     colour = shown.colour if shown.colour in colours else "advantage"
     facts = {"step": t.step, "group": t.group, "level": t.level, "user": t.user_id}
@@ -384,7 +384,7 @@ def _trajectory_html(
 
 # %% ../../nbs/evaluation/08_viewer.ipynb #RunViewer
 class RunViewer:
-    "Runs, folders of trajectories or contexts, or files of records, on a page; `.app()` serves it"
+    "A page of the records of runs, folders or files; `.app()` serves it"
 
     def __init__(
         self,
@@ -401,7 +401,7 @@ class RunViewer:
         self.sources()
 
     def sources(self) -> dict[str, tuple[Path, str, Records]]:  # "run: part" → both, and records
-        "Return what there is to show now"
+        "Return the records that can be shown now"
         return {
             (key := f"{run}: {part}"): (place, part, self.opened.setdefault(key, records))
             for run, place in self.places.items()
@@ -409,7 +409,7 @@ class RunViewer:
         }
 
     def html(self, shown: _Shown = _Shown()) -> Html:
-        "Show a list, or the record that is open"
+        "Return the list, or the open record"
         sources = self.sources()
         if not sources:
             return tag("p", "No records yet. Reload when the run has written some.")
@@ -421,7 +421,7 @@ class RunViewer:
         return tag("div", body, class_="viewer")
 
     def _record_html(self, shown: _Shown, place: Path, part: str, records: Records) -> Html:
-        "Show a record between what it answers, persona, context and real reply, and its group"
+        "Return a record with its example and its group"
         record = records.read(shown.at)
         row = records.find(Choice(), shown.at, 1).rows[0]
         links = [tag("a", "list", href=shown.link(at=""))]
@@ -449,7 +449,7 @@ class RunViewer:
         )
 
     def _example(self, place: Path, id: str) -> Example | None:
-        "Find what was answered, where the run keeps it"
+        "Return the example of a record, if the run has it"
         for run, part, records in self.sources().values():
             if id and run == place and part == "examples":
                 for row in records.find(Choice(keys=frozenset((id,))), limit=1).rows:
@@ -459,7 +459,7 @@ class RunViewer:
         return (tag("style", Html(CSS)) + self.html(_Shown(linked=False)))._repr_html_()
 
     def page(self, query: Mapping[str, str]) -> str:
-        "Return the whole page of an address"
+        "Return the page of an address"
         shown, sources = _Shown.read(query), self.sources()
         shown = shown._replace(of=shown.of or next(iter(sources), ""))
         menu = sources[shown.of][2].menu(shown.step) if shown.of in sources else {}
@@ -471,7 +471,7 @@ class RunViewer:
         )
 
     def app(self) -> Any:  # an ASGI application
-        "Put the page behind an address, for this machine only"
+        "Return the web application, for this machine only"
         lock = Lock()  # readers of files are not shared between threads
 
         def show(request):
@@ -491,7 +491,7 @@ class RunViewer:
 
 # %% ../../nbs/evaluation/08_viewer.ipynb #form
 def _form(shown: _Shown, sources: Sequence[str], menu: Mapping[str, Sequence[str]]) -> Html:
-    "Make the form: plain HTML, which the browser turns into an address"
+    "Return the form that the browser turns into an address"
 
     def choose(name: str, options: Sequence[str], empty: str = "") -> Html:
         value = getattr(shown, name)  # offered even where it is not in the menu
