@@ -374,6 +374,10 @@ def load_measured(
         for row in read_jsonl(path)
     ]
 
+
+def _filled(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: math.nan if value is None else value for key, value in row.items()}
+
 # %% ../../nbs/evaluation/01_measured.ipynb #score_table
 def score_table(
     measured: Sequence[Measurement],  # E units
@@ -474,10 +478,6 @@ def load_results(
     return Results._make(
         [*lists, {name: value for name, value in contents.items() if name not in kinds}]
     )
-
-
-def _filled(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: math.nan if value is None else value for key, value in row.items()}
 
 # %% ../../nbs/evaluation/01_measured.ipynb #bits_tables
 AUC = "told_from_people"  # metric: the AUC of a detector, 0.5 where it can tell nothing
