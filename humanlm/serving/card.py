@@ -113,9 +113,9 @@ def _asking_section(place: str | Path, name: str) -> str:  # markdown
         f"Template `{contract['model']['template']}`, prompts "
         f"`{contract['hierarchy']['prompt']}`, at most "
         f"{contract['model']['max_prompt_tokens']:,} tokens of prompt. The model goes on "
-        f"as the user named {contract['speaker']}; it is no assistant. "
-        "Template, prompts and stop strings belong to it: asked otherwise, it runs on. "
-        "They are in `humanlm.json`, and kept by"
+        f"as the user named {contract['speaker']}. It is no assistant. "
+        "Ask it with this template and these prompts and stop strings only. "
+        "They are in `humanlm.json`, and this command uses them:"
     )
     return f"{how}\n\n```bash\npython -m humanlm.serve --model.name {name}\n```\n\n{table}"
 
