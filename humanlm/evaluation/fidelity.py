@@ -147,8 +147,8 @@ def _findings(fidelity: _Fidelity) -> list[str]:
             lines[-1] += f" Farthest ({real} against {name}): {far}."
         if not source.shared:
             lines.append(
-                f"{real} and {name} share no task: what differs may be the task and not who "
-                "writes. Read the method, not an estimate."
+                f"{real} and {name} share no task, so the difference may come from the tasks. "
+                "This result estimates nothing about the writers."
             )
     if not fidelity.ceiling:
         lines.append(
@@ -212,8 +212,8 @@ def _gap_tables(fidelity: _Fidelity, features: Sequence[str]) -> Html:
 
 # %% ../../nbs/evaluation/13_fidelity.ipynb #parts
 CAUTION = (
-    "A report about groups: no licence to imitate a real, named person. An AUC of 0.5 "
-    "on these texts says nothing about others. Small samples have wide intervals: read those."
+    "This report is about groups. It does not permit imitating a real, named person. "
+    "An AUC of 0.5 on these texts says nothing about other texts."
 )
 
 
@@ -232,34 +232,34 @@ def _parts(fidelity: _Fidelity) -> list[tuple[str, str, Html]]:  # title, lead, 
         for measure, by in fidelity.diversity.items()
     ]
     sizes = [[name, *fidelity.sizes[name]] for name in fidelity.names]
-    units = ("source", "turns", "dialogues", "persons, or dialogues where nobody knows them")
+    units = ("source", "turns", "dialogues", "persons, or dialogues if persons are not known")
     return [
         (
             "Could anybody tell?",
-            "Detectors are trained on some persons or dialogues and tested on others. Beside them: "
-            "the middle 95 % of random halves of the same people. What points to a side is "
-            "found by all features together: those that go together share a weight.",
+            "Detectors are trained on some persons or dialogues and tested on others. The column "
+            "after the AUC shows the middle 95 % of random halves of the same people. The last "
+            "columns list the features with the largest weights.",
             _detection_table(fidelity).html(),
         ),
         (
             "Fingerprint",
-            "What can be counted in a turn or dialogue. Grey: 95th percentile of the "
+            "Features that can be counted in a turn or dialogue. Grey: 95th percentile of the "
             "distance between halves of the same people.",
             picture + _gap_tables(fidelity, form),
         ),
         (
             "Copying",
-            "Runs of three words that stood in the context or in the person's own earlier turns.",
+            "Share of three-word sequences that also occur in the context or in earlier turns.",
             _gap_tables(fidelity, list(COPYING)),
         ),
         (
             "Endings",
-            f"How conversations end, where it is known: with {', '.join(ENDINGS.values())}.",
+            f"How conversations end, if that is known: with {', '.join(ENDINGS.values())}.",
             _gap_tables(fidelity, list(ENDS)),
         ),
         (
             "One voice or many",
-            "On equally many turns and words; intervals over half samples.",
+            "All sources have equally many turns and words. Intervals are over half samples.",
             Table(("measure", *fidelity.names), diversity).html(),
         ),
         ("What was read", CAUTION, Table(units, sizes).html()),

@@ -408,9 +408,8 @@ def _metric_part(rows: Sequence[Result], metric: str, names: Names = Names()) ->
 
 # %% ../../nbs/evaluation/03_report.ipynb #results_section
 TEXTS_SAY = (
-    "Measures by rule, each on a scale of its own. They count shared wording, so a "
-    "reply that takes the other "
-    "side in the same words does well."
+    "These measures compare wording by rule, each on a scale of its own. A reply that takes "
+    "the other side in the same words does well."
 )
 
 
@@ -534,11 +533,11 @@ def standard_sections(
         "results": ("Results", about, partial(_results_section, names=names)),
         "differences": (
             "Differences",
-            "Paired: both models answered the same rows. The interval is of the mean difference. "
-            "Could see: the least difference that so many rows would show 4 times in 5. Wilcoxon's "
-            f"test ranks the differences of {names.clusters} and leaves out those without one, so "
-            "it may disagree with an interval that hangs on a few; its p values are adjusted for "
-            "their number (Holm). Effect: from -1, all ranks against the first model, to 1.",
+            "Both models answered the same rows. The interval is that of the mean difference. "
+            "Could see: the smallest difference that so many rows show 4 times in 5. Wilcoxon's "
+            f"test ranks the differences of {names.clusters}, so it may disagree with the mean. "
+            "Its p values are adjusted for their number (Holm). Effect: from -1, the first model "
+            "is worse everywhere, to 1.",
             partial(_differences_section, names=names),
         ),
         "training": (

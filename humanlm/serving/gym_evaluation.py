@@ -296,8 +296,8 @@ def _save_evaluation(
 
 # %% ../../nbs/serving/08_gym_evaluation.ipynb #evaluate_command
 _ABOUT = (
-    "Measure players on gyms. Episodes are kept as they end: the same command goes on, and "
-    "plays again what a user, a judge or a model broke."
+    "Compare players on gyms. The same command goes on where it stopped, and plays again the "
+    "episodes in which a model failed."
 )
 _INPUTS = (
     "players: expert, open-loop, chance, idle, a chat model (openai/NAME, vllm/NAME, "
