@@ -122,14 +122,14 @@ class Contestant(NamedTuple):
     name: str  # in tables
     place: str  # folder, name on the Hub, or chat model
     run: Path | None = None  # the run that it belongs to
-    told: str = ""  # what it is told in its system message, if anything
+    system: str = ""  # its system message, if any
 
     def key(self) -> list:
         "Return what its replies depend on: place, files and system message"
         path = Path(self.place)
         files = sorted(f for f in path.iterdir() if f.is_file()) if path.is_dir() else []
         stats = [[f.name, f.stat().st_size, f.stat().st_mtime_ns] for f in files]
-        return [self.place, stats, self.told]
+        return [self.place, stats, self.system]
 
     def replies(
         self,
@@ -147,13 +147,13 @@ class Contestant(NamedTuple):
         )
         if file.is_file():
             return [row["reply"] for row in read_jsonl(file)]
-        asked = {"temperature": c.temperature, "max_tokens": c.max_tokens}
+        settings = {"temperature": c.temperature, "max_tokens": c.max_tokens}
         if not chat:
             from humanlm.models.local import HFClient
 
             client = HFClient(self.place, dtype="float32")
-            asked |= {"top_p": c.top_p, "seed": c.seed}
-        replies = _replies(client, prompts, **asked)
+            settings |= {"top_p": c.top_p, "seed": c.seed}
+        replies = _replies(client, prompts, **settings)
         if None not in replies:
             write_jsonl(file, [{"model": self.name, "reply": text} for text in replies])
         return replies

@@ -129,7 +129,7 @@ def _interval(i: Interval | None, form: str = ".2f") -> str:
 
 def _farthest(source: _Likeness) -> str:
     "Return the three features in which a source is farthest from people"
-    off = sorted((gap for gap in source.gaps if gap.found), key=lambda gap: -gap.distance.value)
+    off = sorted((gap for gap in source.gaps if gap.differs), key=lambda gap: -gap.distance.value)
     return "; ".join(
         f"{gap.feature} {number_text(gap.real)} against {number_text(gap.other)}" for gap in off[:3]
     )
@@ -197,7 +197,7 @@ def _gap_tables(fidelity: _Fidelity, features: Sequence[str]) -> Html:
                 _interval(gap.difference, "+.2f"),
                 _interval(gap.distance),
                 number_text(gap.halves),
-                "yes" if gap.found else "no",
+                "yes" if gap.differs else "no",
             ]
             for gap in source.gaps
             if gap.feature in features

@@ -220,7 +220,8 @@ class FeatureGap(NamedTuple):
     n: int  # turns or dialogues of both
 
     @property
-    def found(self) -> bool:
+    def differs(self) -> bool:
+        "Return whether the distance is beyond that of halves of the same people"
         return self.distance.low > self.halves
 
 

@@ -67,18 +67,18 @@ def level_intervals(
     clusters: ArrayLike,  # [E]
 ) -> dict[str, Interval]:  # `all`, the mean over the levels; each level where there are several
     "Return the intervals of the mean over levels and of each level"
-    clusters, known = np.asarray(clusters), ~np.isnan(values)
+    clusters, scored = np.asarray(clusters), ~np.isnan(values)
 
-    def interval(drawn, mean, known):
-        return Interval.of_draws(mean, drawn, known.sum(), len(set(clusters[known].tolist())))
+    def interval(drawn, mean, scored):
+        return Interval.of_draws(mean, drawn, scored.sum(), len(set(clusters[scored].tolist())))
 
     each = {
-        level: interval(drawn[:, i], known_mean(values[:, i]), known[:, i])
+        level: interval(drawn[:, i], known_mean(values[:, i]), scored[:, i])
         for i, level in enumerate(levels)
         if len(levels) > 1
     }
     return {
-        ALL: interval(known_mean(drawn, 1), known_mean(known_mean(values, 0)), known.any(1))
+        ALL: interval(known_mean(drawn, 1), known_mean(known_mean(values, 0)), scored.any(1))
     } | each
 
 
@@ -370,7 +370,12 @@ def load_measured(
 ) -> list[Measurement]:
     "Return the measurements of a file"
     return [
-        Measurement(**row | {"values": {m: _filled(parts) for m, parts in row["values"].items()}})
+        Measurement(
+            row["unit"],
+            row["cluster"],
+            {metric: _filled(parts) for metric, parts in row["values"].items()},
+            row.get("shown", {}),
+        )
         for row in read_jsonl(path)
     ]
 

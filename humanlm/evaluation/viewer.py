@@ -113,7 +113,7 @@ def _level_lines(
         ]
         for name in dict.fromkeys([*texts, *scores])
     ]
-    table = Table(("", "said", "truth", "score, and why"), lines, "l")
+    table = Table(("", "text", "truth", "score, and why"), lines, "l")
     return table.html("levels") if lines else Html()
 
 
@@ -162,7 +162,7 @@ def record_html(
         lines = _level_lines(row["texts"], scores, truth)
     except (DataError, KeyError, AttributeError, TypeError):  # no evaluation
         return whole
-    return lines + fold("all that was kept", whole)
+    return lines + fold("whole record", whole)
 
 # %% ../../nbs/evaluation/08_viewer.ipynb #Shown
 _LONGEST = 500  # characters of one field of an address

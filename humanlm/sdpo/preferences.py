@@ -318,7 +318,7 @@ class _Comparison:
                         self.models[name] = Contestant(name, str(path), run.folder)
                         starts[name] = start
         if c.oracle:
-            self.models |= {f"oracle {taste}": base._replace(told=taste) for taste in self.tastes}
+            self.models |= {f"oracle {taste}": base._replace(system=taste) for taste in self.tastes}
         self.meetings = [
             (name, other)
             for name in self.models
@@ -374,7 +374,7 @@ def _run_comparison(work: _Comparison) -> str:  # tables, as Markdown
         replies = {}
         for name, model in work.models.items():
             asked = [
-                _with_style(p.messages, model.told) if model.told else p.messages
+                _with_style(p.messages, model.system) if model.system else p.messages
                 for p in work.prompts
             ]
             place = work.folder / "replies"

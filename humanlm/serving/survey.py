@@ -310,16 +310,16 @@ _EXPLAINED = {
 # %% ../../nbs/serving/23_survey.ipynb #CONSENT
 TITLE = "Which reply could be yours?"
 CONSENT = """
-You will read what somebody wrote, write what you would reply, say what you had in mind, and then
-compare your reply with some that **computer programs** wrote, perhaps among them one of a person.
-You are not told which is which. An item takes about ten minutes.
+You will read what somebody wrote and write what you would reply. You then say what you had in mind
+and compare your reply with others. **Computer programs** wrote these, except perhaps one that a
+person wrote. You are not told which is which. An item takes about ten minutes.
 
 - Taking part is voluntary. You can pause and come back in this browser, or stop at any time.
-- We keep what you write and the numbers that you choose, under a pseudonym. We ask for no name,
-  address or age, and keep none. Please write nothing that tells who you or others are:
-  answers may be published for research.
-- One button deletes everything that you answered, at once, as long as this page is open.
-- Some texts may be rude or wrong. Skip nothing on our account: close the page instead.
+- We store what you write and the numbers that you choose, under a pseudonym. We do not ask for your
+  name, address or age. Please write nothing that tells who you or others are: answers may be
+  published for research.
+- One button deletes all your answers at once, as long as the study is online.
+- Some texts may be rude or wrong. You can close the page at any time.
 """
 
 # %% ../../nbs/serving/23_survey.ipynb #read-form
@@ -394,7 +394,7 @@ class _Survey:
     async def start(self, request: Any) -> Any:
         form = await _read_form(request)
         if form.get("consent") != "yes":
-            why = "Please tick the box, or close this page: nothing was kept."
+            why = "Please tick the box, or close this page: nothing was stored."
             return self.consent(form.get("key", ""), why, 422)
         if not hmac.compare_digest(form.get("key", "").encode(), self.key.encode()):
             return self.consent("", "This is not the study's key.", 403)
@@ -424,7 +424,7 @@ class _Survey:
             tag("p", _EXPLAINED[step]),
         ]
         if wrong:
-            head.append(tag("p", "Not complete yet, and not kept: see below.", class_="note"))
+            head.append(tag("p", "Not complete yet, and not stored: see below.", class_="note"))
         bubbles = (bubble(name or "you", text, not name) for name, text in item.context)
         context = tag("section", *bubbles, aria_label="what was said before")
         if step != "reply":
@@ -495,7 +495,7 @@ def survey_app(
     survey = _Survey(store, key)
 
     def deleted(request: Any) -> Any:
-        return _whole(tag("h1", "Deleted"), tag("p", "Nothing that you answered is kept any more."))
+        return _whole(tag("h1", "Deleted"), tag("p", "None of your answers is stored any more."))
 
     def refused(e: Any) -> Any:
         home = tag("a", "To the first page", href="/")
