@@ -34,7 +34,7 @@ def request_key(
     name: str,  # provider/model that is asked
 ) -> str:  # 32 hex digits, and behind @ the server, if it is not the provider's own
     "Return the fingerprint of a question to a model, whoever asks it"
-    content = {"model": name} | {
+    content: dict[str, Any] = {"model": name} | {
         k: v for k, v in vars(request).items() if v not in _OPEN and k not in ("caller", "server")
     }
     content |= {k: content[k] + 0.0 for k in ("temperature", "top_p") if k in content}
