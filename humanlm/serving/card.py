@@ -31,11 +31,11 @@ class HubConfig:
     repo: str | None = None
     """Name on the Hub, ORG/NAME. HF_ENDPOINT may name another hub."""
     out: str | None = None
-    """A folder for what would be uploaded, in place of uploading it."""
+    """A folder for the files, instead of uploading them."""
     licence: str | None = None
-    """Licence. null: apache-2.0 for a model built here; needed for any other."""
+    """Licence. null: apache-2.0 for a model built here. Any other model needs one."""
     steps: str = ""
-    """all: push publishes the checkpoints too, in folders step-N."""
+    """all: publish the checkpoints too, in folders step-N."""
 
     def __post_init__(self):
         named = self.repo is None or (self.repo.count("/") == 1 and all(self.repo.split("/")))

@@ -72,8 +72,8 @@ class _SourceConfig(RowsConfig):
     "Which gyms are played, on which tasks, and where results are written"
 
     gyms: list[str] | str = ""
-    """Gyms, such as [telepathy,turtle]. Empty: those of the rows, or all (for lessons, those of the
-    published training)."""
+    """Gyms, such as [telepathy,turtle]. Empty: the gyms of the rows, or all. For lessons: the gyms
+    of the published training."""
     out: str = "played"
     """Folder of the results."""
 
@@ -98,9 +98,9 @@ class _PlayConfig(_SourceConfig, GymConfig):
     count: int | None = None
     """Tasks of each gym. null: 64 that are made up, or all rows."""
     seed: int = PARTS["test"]
-    """Seed of made-up tasks and of episodes. This one is of tasks that no training sees."""
+    """Seed of made-up tasks and of episodes. The default makes tasks that no training sees."""
     k: int = 1
-    """Episodes of each task; of several, pass@k and best@k are measured too."""
+    """Episodes of each task. With more than one, pass@k and best@k are measured too."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -113,7 +113,7 @@ class _PolicyConfig(ClientConfig):
     "How a model plays, and how it is reached"
 
     temperature: float | None = 0.0
-    "Of its messages; null: the provider's default, which some models insist on."
+    "Temperature of its messages. null: the provider's default, which some models require."
     max_tokens: int | None = None
     "Longest message, hidden reasoning included. null: 2048, or what the model was trained with."
 

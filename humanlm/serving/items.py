@@ -34,11 +34,12 @@ class StudyConfig(ServiceConfig):
     out: str = "study"
     """Folder of the study: all answers, in study.db."""
     per_person: int = 5
-    """Items that each participant is shown."""
+    """Items for each participant."""
     words: float = 1.0
-    """Share of the paper's least numbers of words that is asked for; 0: none."""
+    """Share of the paper's least numbers of words that answers must have. 0: none."""
     consent: str = ""
-    """A Markdown file: who asks, what for, whom to write to. Empty: a text that names nobody."""
+    """A Markdown file with the consent text: who asks, what for, whom to write to. Empty: a text
+    that names nobody."""
 
     def __post_init__(self):
         there = not self.consent or Path(self.consent).is_file()

@@ -42,12 +42,12 @@ class ServiceConfig:
     "Where a server listens, and who may use it"
 
     host: str = "127.0.0.1"
-    """Address to listen on. 0.0.0.0: all networks, where there must be a key."""
+    """Address to listen on. 0.0.0.0 means all networks and needs a key."""
     port: int = 8000
     """Port to listen on. 0: any free one."""
     key: str | None = None
-    """What requests must carry (Authorization: Bearer KEY). null: what the variable VLLM_API_KEY
-    holds; for a study a word for participants, and HUMANLM_STUDY_KEY."""
+    """Key that requests must carry (Authorization: Bearer KEY). null: the variable VLLM_API_KEY.
+    For a study: a word that participants need. null: the variable HUMANLM_STUDY_KEY."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class ServeConfig(ServiceConfig):
     name: str | None = None
     """Name of the model in requests. null: the name of its folder."""
     engine: str = "auto"
-    """What writes: vllm, transformers, or auto (vllm where a GPU and its command are found)."""
+    """Engine: vllm, transformers, or auto (vllm if a GPU and its command are found)."""
     vllm: list[str] = field(default_factory=list)
     """Further arguments of `vllm serve`."""
 
