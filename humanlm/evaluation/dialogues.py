@@ -102,9 +102,11 @@ def _first(row: Mapping[str, Any], columns: Sequence[str]) -> Any:  # None: ther
     return next((row[name] for name in columns if row.get(name) not in (None, "")), None)
 
 
-def _name(row: Mapping[str, Any], columns: Sequence[str]) -> str:  # empty: nothing is named
-    value = _first(row, columns)
-    return "" if value is None else str(value)
+def _names(row: FileRow) -> tuple[str, str, str]:  # empty: not known
+    "Return the conversation, the person and the task of a row"
+    values = (_first(row.values, columns) for columns in (DIALOGUE, PERSON, TASK))
+    id, person, task = ("" if value is None else str(value) for value in values)
+    return id or f"{row.place}", person, task
 
 
 def _read_before(row: FileRow) -> str | None:  # None: the row does not say
@@ -128,8 +130,7 @@ def _dialogue(row: FileRow, source: str) -> Conversation | None:  # None: this s
         ) from e
     if not turns:
         return None
-    person, task = _name(row.values, PERSON), _name(row.values, TASK)
-    id = _name(row.values, DIALOGUE) or f"{row.place}"
+    id, person, task = _names(row)
     return Conversation(source, id, turns, before, person, task, _ending(*last))
 
 # %% ../../nbs/evaluation/09_dialogues.ipynb #from_turns
@@ -141,14 +142,13 @@ def _from_turns(rows: Sequence[FileRow], source: str) -> list[Conversation]:
     spoken: dict[tuple[str, str], Conversation] = {}
     heard: dict[str, list[tuple[str, str]]] = {}
     for row in rows:
-        text, person = _spoken(str(_first(row.values, TEXT))), _name(row.values, PERSON)
-        id = _name(row.values, DIALOGUE) or f"{row.place}"
+        text, (id, person, task) = _spoken(str(_first(row.values, TEXT))), _names(row)
         others, before = heard.setdefault(id, []), _read_before(row)
         if not text:
             continue
         if before is None:
             before = "\n".join(words for who, words in others if who != person)
-        empty = Conversation(source, id, (), (), person, _name(row.values, TASK))
+        empty = Conversation(source, id, (), (), person, task)
         d = spoken.get((id, person), empty)
         spoken[id, person] = d._replace(turns=(*d.turns, text), before=(*d.before, before))
         others[:] = [*others[1 - HEARD :], (person, text)]

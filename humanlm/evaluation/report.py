@@ -273,7 +273,9 @@ class RunFolder:
                 f"No run folder {self.folder}. Give the folder that humanlm.train printed."
             )
         self.config: dict[str, dict] = self.piece("config.yaml", read_yaml, {})  # by group
-        self.record: dict[str, Any] = self.piece("run.json", _json, {})
+        self.record: dict[str, Any] = self.piece(
+            "run.json", lambda path: json.loads(path.read_bytes()), {}
+        )
         self.log: list[dict] = self.piece("metrics.jsonl", grown_rows, [])
         self.results: Results = self.piece("results.json", load_results, Results([]))
         card = self.folder / "data.md"  # of the data; not every recipe writes one
@@ -297,10 +299,6 @@ class RunFolder:
                 why = f"{type(e).__name__}: {shorten(e, 200)}"
                 self.missing.append(f"{name}: not readable ({why})")
         return self.pieces[name]
-
-# %% ../../nbs/evaluation/03_report.ipynb #_samples
-def _json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_bytes())
 
 # %% ../../nbs/evaluation/03_report.ipynb #number
 def _results_html(
