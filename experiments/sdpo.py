@@ -9,12 +9,12 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from humanlm.core.basics import fingerprint, read_jsonl, run_sync, to_json, write_jsonl
+from humanlm.core.basics import fingerprint, grown_rows, read_jsonl, run_sync, to_json, write_jsonl
 from humanlm.core.config import Settings
 from humanlm.core.stats import known_mean
 from humanlm.evaluation.measured import Measurement, score_table
 from humanlm.evaluation.outcome import Arms, rounded
-from humanlm.evaluation.report import curve, load_log
+from humanlm.evaluation.report import curve
 from humanlm.models.prompts import render
 from humanlm.sdpo.hindsight import (
     AssistantReply,
@@ -71,7 +71,7 @@ def preference_curves(trials: Sequence[Trial], points: int = 30) -> list[dict]:
     "Give the preference of the replies in training, stage by stage, in `points` means"
     curves = []
     for trial in trials:
-        log = load_log(trial.folder / "metrics.jsonl")
+        log = grown_rows(trial.folder / "metrics.jsonl")
         for stage in dict.fromkeys(line["stage"] for line in log):
             steps, means = curve(log, stage, "user/preference", points)
             if steps:

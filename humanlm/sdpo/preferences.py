@@ -31,7 +31,6 @@ from humanlm.evaluation.answering import (
     Contestant,
     Pair,
     PairVerdict,
-    as_pairs,
     checkpoints_of,
     find_contestant,
     pair_measurements,
@@ -307,7 +306,7 @@ class _Comparison:
                         self.models[name] = Contestant(name, str(path), run.folder)
                         starts[name] = start
         if c.oracle:
-            self.models |= {f"oracle {taste}": base._replace(told=taste) for taste in self.tastes}
+            self.models |= {f"oracle {taste}": base._replace(system=taste) for taste in self.tastes}
         self.meetings = [
             (name, other)
             for name in self.models
@@ -350,14 +349,16 @@ def _run_comparison(work: _Comparison) -> str:  # tables, as Markdown
         replies = {}
         for name, model in work.models.items():
             prompts = [
-                _with_style(p.messages, model.told) if model.told else p.messages
+                _with_style(p.messages, model.system) if model.system else p.messages
                 for p in work.prompts
             ]
             place = work.folder / "replies"
             replies[name] = model.replies(prompts, work.settings.compare, place, ledgers["models"])
-        messages, ids, clusters = zip(*((p.messages, p.id, p.cluster) for p in work.prompts))
         meetings = {
-            f"{a} against {b}": as_pairs(messages, replies[a], replies[b], ids, clusters)
+            f"{a} against {b}": [
+                Pair(prompt.id, prompt.messages, one, other, prompt.cluster)
+                for prompt, one, other in zip(work.prompts, replies[a], replies[b])
+            ]
             for a, b in work.meetings
         }
         tables, rows, pairs = [], [], []

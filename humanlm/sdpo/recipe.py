@@ -25,7 +25,7 @@ from humanlm.core.basics import (
 )
 from ..core.config import Settings
 from ..data.prepared import require_prepared
-from ..evaluation.answering import AskedPrompt, as_pairs, kept_share, read_prompts
+from ..evaluation.answering import AskedPrompt, Pair, kept_share, read_prompts
 from ..evaluation.measured import Measurement
 from ..evaluation.report import Names, model_said, standard_sections
 from .hindsight import Interaction, SDPOConfig, fit_messages, problem, read_interactions
@@ -217,7 +217,8 @@ def _replies_of(run: Any, name: str) -> list[str]:
 def _measured_replies(run: Any, texts: Sequence[str], tastes: Sequence[str]) -> list[Measurement]:
     "Measure how far replies meet tastes and are preferred to the start's, their length and content"
     s, first, ledger = run.settings, _replies_of(run, _start_of(run.settings)), run.work.ledgers
-    pairs, judge = as_pairs(run.work.test, texts, first), s.preference.judge_name(s.user)
+    rows, judge = zip(run.work.test, texts, first, strict=True), s.preference.judge_name(s.user)
+    pairs = [Pair(str(i), *row) for i, row in enumerate(rows)]
     judges = {t: s.preference.make_judge(judge, t, ledger.get("judge")) for t in tastes}
     wins = {taste: run_sync(judge(pairs)) for taste, judge in judges.items()}
 

@@ -11,10 +11,9 @@ import hashlib
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
 from typing import Any, ClassVar, NamedTuple
 
-from ..clients.client import ChatClient, ScriptedClient, token_estimate
+from ..clients.client import ChatClient, ScriptedClient
 from ..clients.ledger import Ledger
 from ..clients.limits import in_turn
 from ..clients.protocol import ChatRequest, LLMError, chat
@@ -237,7 +236,8 @@ class UserConfig(ChatConfig):
         if self.is_rule(self.model):
             return lines
         user = _ChatUser(self.sequence[0], ScriptedClient([]), self.persona, max_tokens=1)
-        read = round(exchanges * fmean(token_estimate(user.request(each)) for each in samples))
+        chars = (len(str(m["content"])) for s in samples for m in user.request(s).messages)
+        read = round(exchanges * sum(chars) / len(samples) / 4)
         cost = estimate(self.model, exchanges, read, exchanges * self.max_tokens)
         return [*lines, f"cost                at most {cost}"]
 

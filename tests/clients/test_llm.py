@@ -588,18 +588,18 @@ BEGUN = ChatRequest(({"role": "user", "content": "what is 2 + 2?"},), prefill="2
 
 
 def test_a_server_is_told_to_go_on_with_what_was_begun():
-    args = _openai_arguments(BEGUN, official=False)
+    args = _openai_arguments(BEGUN, "tram", official=False)
     assert (
         args["messages"][-1] == {"role": "assistant", "content": "2 + 2 is"}
         and args["continue_final_message"]
         and args["add_generation_prompt"] is False
     )
-    assert _anthropic_arguments(BEGUN)["messages"][-1] == {
+    assert _anthropic_arguments(BEGUN, "tram")["messages"][-1] == {
         "role": "assistant",
         "content": "2 + 2 is",
     }
     plain = replace(BEGUN, prefill="")
     assert (
-        "continue_final_message" not in _openai_arguments(plain, False)
-        and len(_anthropic_arguments(plain)["messages"]) == 1
+        "continue_final_message" not in _openai_arguments(plain, "tram", False)
+        and len(_anthropic_arguments(plain, "tram")["messages"]) == 1
     )

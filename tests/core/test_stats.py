@@ -27,11 +27,7 @@ def test_signed_ranks_are_scipys_and_turn_their_sign_with_the_models(differences
 
     found, turned = _signed_rank(differences), _signed_rank([-d for d in differences])
     d = np.array([x for x in differences if x], float)
-    assert (
-        found.n == len(d)
-        and turned.effect == pytest.approx(-found.effect)
-        and turned.p == pytest.approx(found.p)
-    )
+    assert (turned.effect, turned.p) == (pytest.approx(-found.effect), pytest.approx(found.p))
     if not len(d):
         return
     ranks = rankdata(abs(d))
@@ -44,7 +40,7 @@ def test_a_context_counts_once_however_many_replies_it_has():
         _signed_rank([0.1, -0.2, 0.3]),
         _signed_rank([0.1] * 50 + [-0.2, 0.3], ["a"] * 50 + ["b", "c"]),
     )
-    assert (once.p, once.n) == (often.p, often.n)
+    assert once == often
     assert math.isnan(_signed_rank([math.nan]).p) and math.isnan(_signed_rank([]).effect)
 
 

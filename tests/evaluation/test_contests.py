@@ -4,13 +4,15 @@ import math
 
 import pytest
 
-from humanlm.evaluation.answering import PairVerdict, as_pairs, pair_measurements
+from humanlm.evaluation.answering import Pair, PairVerdict, pair_measurements
 from humanlm.evaluation.measured import results
 
 
 def means(decisions, clusters=None):
-    n = len(decisions)
-    pairs = as_pairs(["Where?"] * n, ["out back"] * n, ["behind the house"] * n, clusters=clusters)
+    pairs = [
+        Pair(str(i), "Where?", "out back", "behind the house", clusters[i] if clusters else "")
+        for i in range(len(decisions))
+    ]
     rows = pair_measurements(pairs, {"hand": [PairVerdict(d, "rule") for d in decisions]})
     return {row.metric: row for row in results({"new": rows}).rows}
 
@@ -40,5 +42,6 @@ def test_the_interval_knows_clusters():
 
 
 def test_missing_and_empty_replies_need_no_judge():
-    pairs = as_pairs(["Where?"] * 4, [None, "", "here", "  "], ["x", "x", " here\n", ""])
+    replies = zip([None, "", "here", "  "], ["x", "x", " here\n", ""])
+    pairs = [Pair("1", "Where?", *two) for two in replies]
     assert [p.settled().decision for p in pairs] == ["none", "b", "tie", "tie"]

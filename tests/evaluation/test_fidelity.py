@@ -75,9 +75,9 @@ def test_lower_cased_copies_are_told_apart_and_the_feature_is_named():
     assert found["form"].tells[0][0] == "begins in lower case"
     gaps = {gap.feature: gap for gap in feature_gaps(people, careless, 200)}
     assert (
-        gaps["begins in lower case"].found
+        gaps["begins in lower case"].differs
         and gaps["begins in lower case"].difference.value == 1
-        and not gaps["question"].found
+        and not gaps["question"].differs
     )
 
 

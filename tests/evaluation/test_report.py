@@ -18,7 +18,6 @@ from humanlm.evaluation.measured import (
 )
 from humanlm.evaluation.report import (
     _paired_html,
-    load_log,
     standard_sections,
     write_report,
 )
@@ -99,13 +98,6 @@ def test_a_report_comes_out_without_matplotlib_and_says_so_once(tmp_path, monkey
     page = write_report(tmp_path).read_text("utf-8")
     assert page.count("No pictures") == gone and page.count("<figure") == 2 * (not gone)
     assert "0.10 to 0.30" in page and (not gone or read(page))
-
-
-def test_a_log_that_was_cut_off_is_read(tmp_path):
-    log = [{"stage": "a", "step": step, "loss": 1 / step} for step in (1, 2)]
-    lines = [to_json(line) for line in log]
-    (tmp_path / "metrics.jsonl").write_text("\n".join([*lines, lines[-1][:20]]))
-    assert load_log(tmp_path / "metrics.jsonl") == log
 
 
 def test_a_wrong_result_row_is_named(tmp_path):
