@@ -36,7 +36,15 @@ from ..core.config import Settings, read_yaml
 from ..core.grammar import cut_line, parse
 from ..core.html import aligned
 from ..core.records import Example, load_examples
-from ..core.runs import CHARGES, alone, open_run, read_record, run_record, save_record
+from humanlm.core.runs import (
+    CHARGES,
+    alone,
+    open_run,
+    read_record,
+    run_record,
+    save_record,
+    timed,
+)
 from ..data.dataset import data_fingerprint, dataset_card
 from ..evaluation.answering import Contestant, run_of
 from ..evaluation.measured import ALL, Results, paired_table, results, save_results
@@ -291,7 +299,7 @@ def _record(c: _Comparison, run: Run, state: Literal["started", "finished"]) -> 
         "ledger": sum(run.work.ledgers.values(), Ledger()).to_dict(),
         **run.work.notes,
     }
-    record = run_record(c.settings, run.work.fingerprint, run.stages, state, **notes)
+    record = run_record(c.settings, run.work.fingerprint, run.seconds, state, **notes)
     save_record(c.folder, record)
 
 
@@ -361,10 +369,10 @@ def _compare(c: _Comparison) -> Results:
             for system in c.systems:
                 todo = "judged before" if system.home else "asking and judging"
                 print(f"{system.name}: {todo}", flush=True)
-                with run.stages("evaluation"):
+                with timed(run.seconds, "evaluation"):
                     scores[system.name] = recipe.evaluate(run, system.name)
             beside = [system.name for system in c.systems if system.kind == "reference"]
-            with run.stages("results"):
+            with timed(run.seconds, "results"):
                 r = recipe.completed(run, results(scores, references=beside))
             save_results(c.folder / "results.json", r)
             state = "finished"

@@ -158,14 +158,9 @@ def atomic_path(
                 f"Cannot write {path}: {e.strerror}. Check the folder and its permissions."
             ) from e
         yield new
-        if moved := new.is_dir() and path.is_dir():
+        if new.is_dir() and path.is_dir():
             os.replace(path, room / "old")
-        try:
-            os.replace(new, path)
-        except BaseException:  # Ctrl-C too
-            if moved:
-                os.replace(room / "old", path)
-            raise
+        os.replace(new, path)
     finally:
         shutil.rmtree(room, ignore_errors=True)
 
@@ -179,9 +174,6 @@ def sweep(
     "Remove what processes that were killed left of files"
     for place, folders, files in os.walk(folder):
         for room in (Path(place, name) for name in folders if _ROOM.fullmatch(name)):
-            for new in (room / "new").glob("*") if (room / "old").exists() else ():
-                if not Path(place, new.name).exists():
-                    os.replace(new, Path(place, new.name))
             shutil.rmtree(room, ignore_errors=True)
         folders[:] = [
             name for name in folders if not _ROOM.fullmatch(name) and f"{name}.lock" not in files

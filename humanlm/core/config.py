@@ -123,15 +123,6 @@ class Settings:
         "Write this to a file, atomically"
         return atomic_write(path, self.yaml())
 
-    def secrets(self) -> list[str]:
-        "Give the flags that bring back what `to_dict` hides"
-        return [
-            f"--{group}.{name}={value}"
-            for group, shown in self.to_dict().items()
-            for name, value in to_dict(self.groups[group]).items()
-            if isinstance(value, str) and value != shown[name]
-        ]
-
     def fingerprint(self) -> str:
         "Give 16 hex digits for everything that can change a result"
         settings = self.to_dict()

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['CHARGES', 'WAYS_ON', 'PACKAGES', 'run_state', 'read_record', 'open_run', 'require_same', 'require_conditions',
-           'alone', 'process_count', 'is_main_process', 'wait_for_all', 'Stages', 'watched', 'versions', 'run_record',
+           'alone', 'process_count', 'is_main_process', 'wait_for_all', 'timed', 'watched', 'versions', 'run_record',
            'save_record']
 
 # %% ../../nbs/core/06_runs.ipynb #import-itertools-import-json
@@ -220,19 +220,17 @@ def wait_for_all() -> None:
         PartialState(cpu=not torch.cuda.is_available()).wait_for_everyone()
 
 # %% ../../nbs/core/06_runs.ipynb #Stages
-class Stages:
-    "Wall time per stage: `with stages('cold start'): ...`"
-
-    def __init__(self, seconds: Mapping[str, float] | None = None):
-        self.seconds = dict(seconds or {})
-
-    @contextmanager
-    def __call__(self, name: str) -> Generator[None]:
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+@contextmanager
+def timed(
+    seconds: dict[str, float],  # stage → wall time so far, changed in place
+    stage: str,
+) -> Generator[None]:
+    "Add the wall time of a block to that of its stage"
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        seconds[stage] = seconds.get(stage, 0.0) + time.perf_counter() - start
 
 # %% ../../nbs/core/06_runs.ipynb #watched
 def watched(
@@ -295,7 +293,7 @@ def _gpu() -> str | None:
 def run_record(
     settings: Settings,  # what was asked for
     data: str | None = None,  # fingerprint of the data
-    stages: Stages | None = None,  # wall time so far
+    seconds: Mapping[str, float] = {},  # stage → wall time so far
     state: Literal["started", "finished"] = "started",  # how the run stands
     **more: Any,  # whatever else belongs to the run, such as its ledger
 ) -> dict[str, Any]:
@@ -315,7 +313,7 @@ def run_record(
             "gpu": _gpu(),
         },
         "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "seconds": dict(stages.seconds) if stages else {},
+        "seconds": seconds,
         **to_dict(more),
     }
 

@@ -114,17 +114,15 @@ def _padded(rows, fill):
 
 def trajectory_scores(
     rewards: Sequence[Sequence[float]],  # B dialogues, a number per turn; nan: the user failed
-    score: str = "sum",  # sum, mean, r2g or best-so-far
+    score: str = "sum",  # sum, mean or r2g
     gamma: float = 0.8,  # what a turn counts for beside the one before it, in r2g
     compat: bool = False,  # as UserRL: Sum is a mean of four decimals; 0 without turns
 ) -> torch.Tensor:  # [B] float64; nan without turns, or where a user failed
-    "Say what each dialogue is worth: its turns' sum, mean or best"
+    "Return what each dialogue is worth: the sum or mean of its turns, or its reward to go"
     r = _padded(rewards, 0.0)
     turns = torch.tensor([float(len(row)) for row in rewards], dtype=torch.float64)
     if score == "r2g":
         scores = (r * gamma ** torch.arange(r.shape[1])).sum(1)
-    elif score == "best-so-far":
-        scores = _padded(rewards, -math.inf).amax(1) if r.shape[1] else turns
     else:
         scores = r.sum(1) / (turns.clamp(min=1) if score == "mean" or compat else 1)
     if compat and score != "r2g":
@@ -156,7 +154,7 @@ def turn_advantages(
     mask: torch.Tensor,  # [B, T] bool, True = written by the policy
     groups: Any,  # [B]
     credit: str = "equalized",  # equalized, r2g, em or naive
-    score: str = "sum",  # sum, mean, r2g or best-so-far
+    score: str = "sum",  # sum, mean or r2g
     gamma: float = 0.8,
     scale: bool = True,  # divide by the deviation of the group
     compat: bool = False,  # as UserRL, edge cases included

@@ -29,7 +29,6 @@ from ..core.grammar import cut_line, parse
 from ..core.html import aligned
 from humanlm.core.runs import (
     CHARGES,
-    Stages,
     alone,
     is_main_process,
     open_run,
@@ -39,6 +38,7 @@ from humanlm.core.runs import (
     run_record,
     run_state,
     save_record,
+    timed,
     wait_for_all,
 )
 from humanlm.evaluation.measured import (
@@ -121,7 +121,7 @@ class Run:
     folder: Path
     recipe: Recipe
     work: Any  # from `Recipe.load`
-    stages: Stages = field(default_factory=Stages)  # wall time by stage
+    seconds: dict[str, float] = field(default_factory=dict)  # stage → wall time
 
     @property
     def models(self) -> list[str]:
@@ -439,7 +439,7 @@ def _record(run: Run, state: Literal["started", "finished"] = "started") -> None
         on_hub = name != "tiny" and not Path(name).expanduser().exists()
         notes = {"base_model": name if on_hub else None, **work.notes}
         notes["ledger"] = sum(work.ledgers.values(), Ledger()).to_dict()
-        save_record(run.folder, run_record(s, work.fingerprint, run.stages, state, **notes))
+        save_record(run.folder, run_record(s, work.fingerprint, run.seconds, state, **notes))
 
 # %% ../../nbs/training/18_run.ipynb #one_leads
 @contextmanager
@@ -475,7 +475,7 @@ def _run_stages(run: Run) -> None:
         if run.has_model(stage.name):
             print(f"{stage.name}: done before", flush=True)
             continue
-        with run.stages(stage.name):
+        with timed(run.seconds, stage.name):
             model, tokenizer = run.load(stage.start, trains=True)
             model = _with_adapter(run, model) if stage.start == "base" else model
             stage.train(run, stage.name, model, tokenizer)
@@ -483,7 +483,7 @@ def _run_stages(run: Run) -> None:
         _record(run)
     with _one_leads() as leads:
         if leads:
-            with run.stages("evaluation"):
+            with timed(run.seconds, "evaluation"):
                 _evaluate(run)
 
 # %% ../../nbs/training/18_run.ipynb #evaluate_all
@@ -512,8 +512,8 @@ def make_run(
     "Load what the recipe works on, and write down what the run starts from"
     import torch
 
-    stages = Stages(read_record(folder).get("seconds"))
-    with stages("data"):
+    seconds = read_record(folder).get("seconds", {})
+    with timed(seconds, "data"):
         work = recipe.load(settings, **given)
     if settings.model.threads:
         torch.set_num_threads(settings.model.threads)
@@ -521,7 +521,7 @@ def make_run(
     for account, ledger in work.ledgers.items():
         ranks = 1 if account.startswith("test") else process_count()  # one process tests
         ledger.keep(folder / CHARGES, account, ranks)
-    run = Run(settings, folder, recipe, work, stages)
+    run = Run(settings, folder, recipe, work, seconds)
     settings.save(folder / "config.yaml")
     return run
 
