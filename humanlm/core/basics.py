@@ -151,12 +151,7 @@ def atomic_path(
     room = path.parent / f".{path.name[:80]}.{uuid4().hex[:8]}"
     new = room / "new" / path.name
     try:
-        try:
-            new.parent.mkdir(parents=True)
-        except OSError as e:
-            raise DataError(
-                f"Cannot write {path}: {e.strerror}. Check the folder and its permissions."
-            ) from e
+        new.parent.mkdir(parents=True)
         yield new
         if new.is_dir() and path.is_dir():
             os.replace(path, room / "old")

@@ -179,7 +179,14 @@ def _exit_code(
         return 2
 
 
-_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)  # no space, no permission
+_MACHINE = (  # no space, no permission, a file where a folder should be
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EACCES,
+    errno.ENOTDIR,
+    errno.EEXIST,
+)
 
 # %% ../../nbs/core/08_commands.ipynb #_sigterm_as_ctrl_c
 @contextmanager

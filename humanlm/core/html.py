@@ -110,7 +110,6 @@ class Table(NamedTuple):
     def html(
         self,
         kind: str = "",  # a class of the table
-        title: str = "",
     ) -> Html:
         "Give an HTML table that scrolls by itself on a narrow page"
         sides = [{"class_": "number"} if mark == "r" else {} for mark in self.marks()]
@@ -121,10 +120,7 @@ class Table(NamedTuple):
         head = tag(
             "thead", tag("tr", *(tag("th", cell, **side) for cell, side in zip(self.heads, sides)))
         )
-        caption = tag("caption", title) if title else ""
-        return tag(
-            "div", tag("table", caption, head, tag("tbody", *body), class_=kind), class_="scroll"
-        )
+        return tag("div", tag("table", head, tag("tbody", *body), class_=kind), class_="scroll")
 
     def marks(self) -> str:
         return self.align.ljust(len(self.heads), self.align[-1])[: len(self.heads)]

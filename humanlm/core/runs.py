@@ -84,7 +84,8 @@ def open_run(
     elif resume and state == "missing":
         others = [p.name for p in sorted(Path(out).glob("*/")) if run_state(p) != "missing"]
         raise ConfigError(f"There is no run {folder} to resume.{near_miss(name, others)}")
-    sweep(_made(folder))
+    folder.mkdir(parents=True, exist_ok=True)
+    sweep(folder)
     return folder
 
 # %% ../../nbs/core/06_runs.ipynb #WAYS_ON
@@ -92,16 +93,6 @@ WAYS_ON = (
     "Continue or show it with --resume, choose another --run.name, or begin anew with "
     "--fresh (make: FRESH=1)"
 )
-
-
-def _made(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise ConfigError(
-            f"Cannot make {folder}: {e.strerror}. Choose another --run.out or --run.name."
-        ) from e
-    return folder
 
 # %% ../../nbs/core/06_runs.ipynb #require_same
 def _flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
@@ -172,7 +163,8 @@ def alone(
 ) -> Generator[None]:
     "Be the only process of this machine that works on a folder; `ConfigError` names the other one"
     folder = Path(folder)
-    path = _made(folder.parent) / f"{folder.name}.lock"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    path = folder.with_name(f"{folder.name}.lock")
     with _take(path, folder, option, wait):
         try:
             yield
@@ -193,8 +185,6 @@ def _take(path: Path, folder: Path, option: str, wait: bool) -> IO[str]:
                 f"{folder} is in use: process {number} is working on it. Wait until it "
                 f"ends, or choose another {option}."
             ) from e
-        except OSError as e:
-            raise ConfigError(f"Cannot lock {path}: {e.strerror}. Choose another {option}.") from e
         if os.fstat(file.fileno()).st_nlink:  # otherwise its owner has just removed it
             file.truncate(0)
             print(os.getpid(), end="", file=file, flush=True)

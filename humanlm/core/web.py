@@ -7,9 +7,7 @@ __all__ = ['SAFE', 'LOCAL', 'web_libraries', 'listen', 'address', 'server_url', 
            'read_body', 'service_key', 'check_key', 'web_app', 'serve_app', 'serving_app']
 
 # %% ../../nbs/core/07_web.ipynb #imports
-import asyncio
 import contextlib
-import errno
 import hmac
 import json
 import os
@@ -41,13 +39,9 @@ def listen(
     try:
         return socket.create_server((host, port), family=family)
     except OSError as e:
-        why = (
-            "is in use by another program"
-            if e.errno == errno.EADDRINUSE
-            else f"cannot be used: {e.strerror or e}"
-        )
         raise ConfigError(
-            f"Port {port} of {host} {why}. Choose another with {option} (0: any free one)."
+            f"Port {port} of {host} cannot be used: {e.strerror or e}. Choose another with "
+            f"{option} (0: any free one)."
         ) from e
 
 
@@ -118,7 +112,7 @@ async def read_body(
     most: int,  # bytes
     wanted: str,  # content type
 ) -> bytes:
-    "Read the body of a request; `WebError` if it has another type, is too long or too slow"
+    "Read the body of a request; `WebError` if it has another type or is too long"
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != wanted:
         raise WebError(
@@ -128,21 +122,15 @@ async def read_body(
         )
     read = bytearray()
     try:
-        async with asyncio.timeout(_PATIENCE):
-            async for piece in request.stream():
-                read += piece
-                if len(read) > most:
-                    raise WebError(
-                        f"The request is longer than {most:,} bytes. Send less.", 413, "too_large"
-                    )
-    except TimeoutError as e:
-        raise WebError(f"The request did not end within {_PATIENCE} s.", 408, "too_slow") from e
+        async for piece in request.stream():
+            read += piece
+            if len(read) > most:
+                raise WebError(
+                    f"The request is longer than {most:,} bytes. Send less.", 413, "too_large"
+                )
     except web_libraries().requests.ClientDisconnect as e:
         raise WebError("The client has left.", 499, "client_left") from e
     return bytes(read)
-
-
-_PATIENCE = 20  # seconds for a body to arrive
 
 # %% ../../nbs/core/07_web.ipynb #service_key
 def service_key(

@@ -90,20 +90,6 @@ def importance(
     change = logps.detach().float() - old_logps.detach().float()
     return change.clamp(-20, 20).exp().clamp(max=limit)
 
-# %% ../../nbs/training/07_losses.ipynb #def-kl-estimate-logps
-def _blend(
-    logits: Sequence[torch.Tensor],  # [N, V] each
-    weights: Sequence[
-        float
-    ],  # (1 - rate, rate) of a reference and the live model is the trust region
-) -> torch.Tensor:  # [N, V] float32
-    "Mix teachers: the geometric mean of their distributions, up to a constant"
-    first, *others = (
-        x.float() if weight == 1 else x.float() * weight
-        for x, weight in zip(logits, weights, strict=True)
-    )
-    return sum(others, first)
-
 # %% ../../nbs/training/07_losses.ipynb #def-in-chunks-function
 def in_chunks(
     function: Callable[..., torch.Tensor],  # (student [n, V], teacher [n, V] or None, *more) → [n]
@@ -116,14 +102,13 @@ def in_chunks(
     temperature: float = 1.0,  # divides the logits, as sampling does
 ) -> torch.Tensor:  # [N]
     "Apply a function of logits at each position, without the logits of all positions"
-    weights = [weight for _, weight in teachers]
 
     def piece(states: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
         teacher = None
         if teachers:
             with torch.no_grad():
-                logits = [one.head(s) for (one, _), s in zip(teachers, rest)]
-                teacher = _blend(logits, weights) / temperature
+                mixed = (one.head(s).float() * weight for (one, weight), s in zip(teachers, rest))
+                teacher = sum(mixed) / temperature
         return function(student.head(states).float() / temperature, teacher, *rest[len(teachers) :])
 
     tensors = (student.states, *(one.states.detach() for one, _ in teachers), *more)

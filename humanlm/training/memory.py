@@ -132,7 +132,6 @@ class Load(NamedTuple):
     gpus: int = 1  # in all
     shared: bool = False  # whether they share one model
     vllm: float = 0.0  # vLLM's share of the GPU; 0: transformers writes
-    asleep: bool = False  # whether vLLM gives it back while the model learns
     others: Sequence[str] = ()  # names of other models in this process
 
 
@@ -170,7 +169,7 @@ def memory(
         "gathered": 4 * (2 * s.layer + s.ends) if n > 1 else whole,
         "activations": activations,
         "logits": GiB + (0 if adapter else 4 * s.vocab * s.hidden),  # in pieces
-        "vLLM": 0 if load.asleep else vllm,
+        "vLLM": vllm,
     }
     if stage.kind != "rollouts":
         return {"learns": learns}

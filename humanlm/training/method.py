@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['Advantage', 'ESTIMATORS', 'Batch', 'Method', 'AdvantageConfig', 'AssistantModel', 'ask_row', 'TextReward',
-           'group_advantage', 'frozen_copy', 'plain_weights', 'TasksConfig']
+           'group_advantage', 'frozen_copy', 'TasksConfig']
 
 # %% ../../nbs/training/08_method.ipynb #exported-imports
 import copy
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from inspect import isawaitable
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from ..core.trajectory import Trajectory
 from ..models.config import ModelConfig
 from .policies import Policy
 from .rollouts import Rollout
-from .shares import at_step, numbered_together
+from .shares import at_step
 
 # %% ../../nbs/training/08_method.ipynb #Batch
 class Batch(NamedTuple):
@@ -61,7 +61,7 @@ class Method(NamedTuple):
         "Roll out and score the rows of a step: B trajectories, and rewards `[B, R]`"
         done = await self.rollout(rows, policy)
         done, values = done if isinstance(done, tuple) else (done, None)
-        done = at_step(numbered_together(done), policy.step)
+        done = at_step(done, policy.step)
         if values is None:
             values = await self.reward(done) if self.reward else [[] for _ in done]
         return values[::-1] if isinstance(values, tuple) else (done, values)
@@ -164,16 +164,6 @@ def frozen_copy(model: Any) -> Any:
     frozen = copy.deepcopy(model)
     frozen = frozen.merge_and_unload() if hasattr(frozen, "peft_config") else frozen
     return frozen.requires_grad_(False).eval()
-
-
-def plain_weights(model: Any) -> Iterator[tuple[str, Any]]:
-    "Go through the weights of a model as if its adapter were merged"
-    if not hasattr(model, "peft_config"):
-        yield from model.named_parameters()
-        return
-    for name, module in model.get_base_model().named_modules():
-        if hasattr(module, "get_delta_weight"):
-            yield f"{name}.weight", module.base_layer.weight + module.get_delta_weight("default")
 
 # %% ../../nbs/training/08_method.ipynb #TasksConfig
 @dataclass(frozen=True)

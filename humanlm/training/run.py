@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..clients.ledger import Ledger
-from ..core.basics import ConfigError, NotMade, require, require_all, run_sync
+from ..core.basics import ConfigError, NotMade, require, run_sync
 from ..core.config import RunConfig, Settings, read_yaml
 from ..core.grammar import cut_line, parse
 from ..core.html import aligned
@@ -252,30 +252,28 @@ def check_settings(recipe: Recipe, settings: Settings) -> None:
     if s.model.name != "tiny" and not (s.dry_run and is_planned(s.model.name)):
         locate(s.model.name)
     recipe.check(s)
+    shares_of(s)
     if engine := find_engine(s.run.engine):
-        return require_all(lambda: engine.check(s), lambda: shares_of(s))
+        return engine.check(s)
     count, split, teaches = process_count(), shards(), recipe.teaches(s)
     require_sharding()
-    require_all(
-        lambda: shares_of(s),
-        lambda: require(
-            "sft",
-            (
-                not teaches or s.sft.batch % count == 0,
-                f"batch ({s.sft.batch}) must be a multiple of the {count} processes. Give "
-                f"--sft.batch {s.sft.batch + -s.sft.batch % count}.",
-            ),
-            (
-                not (teaches and split and s.sft.muon_lr and not s.model.lora_rank),
-                "muon_lr: Muon needs whole matrices, which FSDP splits. Give --sft.muon_lr 0.",
-            ),
+    require(
+        "sft",
+        (
+            not teaches or s.sft.batch % count == 0,
+            f"batch ({s.sft.batch}) must be a multiple of the {count} processes. Give "
+            f"--sft.batch {s.sft.batch + -s.sft.batch % count}.",
         ),
-        lambda: require(
-            "trainer",
-            (
-                not split or "8bit" not in s.trainer.get("optim", ""),
-                "optim: bitsandbytes fails over split matrices. Give --trainer.optim adamw_torch.",
-            ),
+        (
+            not (teaches and split and s.sft.muon_lr and not s.model.lora_rank),
+            "muon_lr: Muon needs whole matrices, which FSDP splits. Give --sft.muon_lr 0.",
+        ),
+    )
+    require(
+        "trainer",
+        (
+            not split or "8bit" not in s.trainer.get("optim", ""),
+            "optim: bitsandbytes fails over split matrices. Give --trainer.optim adamw_torch.",
         ),
     )
 
@@ -310,11 +308,10 @@ def _stage_load(s: Settings, stage: StagePlan, split: bool) -> Load:
         rows, written = shares_of(s).size, shares_of(s).size * shares_of(s).portions
     inside = options.get("use_vllm") and options.get("vllm_mode", "colocate") == "colocate"
     vllm = options.get("vllm_gpu_memory_utilization", 0.3) if inside else 0.0
-    asleep = bool(options.get("vllm_enable_sleep_mode"))
     clients = [group for group in s.groups.values() if isinstance(group, ClientConfig)]
     names = [n for c in clients for n in (getattr(c, "model", ""), *getattr(c, "models", ()))]
     others = [name.removeprefix("hf/") for name in names if name.startswith("hf/")]
-    return Load(stage, rows, written, gpus, split, vllm, asleep, others)
+    return Load(stage, rows, written, gpus, split, vllm, others)
 
 # %% ../../nbs/training/18_run.ipynb #base_model
 def _make_base(run: Run) -> None:
@@ -605,7 +602,7 @@ def plan(recipe: Recipe, settings: Settings) -> str:
         details = list(recipe.plan(s))
     except NotMade as e:
         details = [_stage_line(s, stage) for stage in recipe.stage_plans(s) if stage.steps != 0]
-        details.append(_not_made(e))
+        details.append(f"  not made yet      {e.command}")
     if not any(" steps" in line for line in details):
         lines.append(f"by a method         {step_plan(s, planned_steps(s, 0))}")
     lines += [*details, *gpu_plan(s, recipe), *(engine.plan(s) if engine else ())]
@@ -616,11 +613,6 @@ def _stage_line(s: Settings, stage: StagePlan) -> str:
     "Say what a stage will do whose data are not there"
     lessons = f"{stage.steps} steps of {stage.rows} rows"
     return f"{stage.name:<19} {lessons if stage.kind == 'lessons' else step_plan(s, stage.steps)}"
-
-
-def _not_made(fault: NotMade) -> str:
-    "Say in a plan which command makes the data that it could not read"
-    return f"  not made yet      {fault.command}"
 
 
 def planned_stages(recipe: Recipe, settings: Settings) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ..core.basics import require, to_dict
+from ..core.basics import require
 
 # %% ../../nbs/training/01_sampling.ipynb #Sampling
 @dataclass(frozen=True)
@@ -126,19 +126,12 @@ class SFTConfig:
     """Learning rate of AdamW. -1: 0.01 for tiny, 3e-4 for an adapter, 1e-5 for other weights."""
 
     def __post_init__(self):
-        allowed = {
-            "batch": self.batch > 0,
-            "muon_lr": self.muon_lr >= 0 or self.muon_lr == -1,
-            "adam_lr": self.adam_lr > 0 or self.adam_lr == -1,
-            "faithful_share": 0 <= self.faithful_share <= 1,
-        }
-        values = to_dict(self)
+        steps = self.lesson_steps, self.polite_steps, self.faithful_steps, self.reply_steps
         require(
             "sft",
-            *(
-                (bool(allowed.get(name, value >= 0)), f"{name} must not be {value}")
-                for name, value in values.items()
-            ),
+            (self.batch > 0, f"batch must not be {self.batch}"),
+            (min(steps) >= 0, f"steps must not be negative, got {steps}"),
+            (0 <= self.faithful_share <= 1, "faithful_share must lie between 0 and 1"),
         )
 
     def with_rates(

@@ -172,16 +172,14 @@ def train_sft(
     seed: int = 0,
     callbacks: Sequence[TrainerCallback] = (),
     max_prompt_tokens: int = 1024,  # longer prompts lose their oldest messages
-    save: Mapping[str, Any] | None = None,  # TRL's options for checkpoints and logs; None: none
+    save: Mapping[str, Any] = {},  # TRL's options for checkpoints and logs
     resume: str | Path | None = None,  # a whole checkpoint to go on from
     dtype: str = "float32",  # in which the model computes; its weights should be float32
 ) -> list[dict]:  # what was logged
     "Train on supervised rows through TRL's SFTTrainer"
     sft, steps = sft.with_rates("tiny", has_adapter(model)), math.ceil(len(rows) / sft.batch)
     gpu = torch.cuda.is_available()
-    saving: dict[str, Any] = {"save_strategy": "no", "report_to": "none"}
-    if save is not None:
-        saving |= {"save_strategy": "steps", "save_steps": max(1, steps // 4), **save}
+    saving = {"report_to": "none", "save_steps": max(1, steps // 4), **save}
     args = TRLConfig(
         output_dir=str(out),
         max_steps=steps,

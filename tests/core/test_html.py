@@ -29,10 +29,9 @@ def test_any_text_is_shown_as_text(inside, attribute):
 @pytest.mark.parametrize("text", HOSTILE)
 def test_cells_and_headings_of_tables_stay_text(text):
     table = Table([text, "n"], [[text, 1], [tag("td", text, class_="x"), tag("b", text)]])
-    assert read(table.html(title=text)).tags <= {
+    assert read(table.html()).tags <= {
         "div",
         "table",
-        "caption",
         "thead",
         "tbody",
         "tr",
