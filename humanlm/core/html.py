@@ -4,20 +4,17 @@
 
 # %% auto #0
 __all__ = ['VOID', 'PART_CSS', 'PAGE_CSS', 'POLICY', 'Html', 'escape', 'tag', 'fold', 'table_cell', 'Table', 'aligned',
-           'write_csv', 'markdown_html', 'page']
+           'markdown_html', 'page']
 
 # %% ../../nbs/core/05_html.ipynb #import-html-import-re
-import csv
 import html
 import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.resources import files
-from io import StringIO
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from .basics import atomic_write, shorten
+from .basics import shorten
 
 # %% ../../nbs/core/05_html.ipynb #escape
 class Html(str):
@@ -162,22 +159,6 @@ def _padded(lines: Sequence[str]) -> list[str]:
         columns.append([pad(cell, width) for cell in column])
     head, *body = ("  ".join(row).rstrip() for row in zip(*columns))
     return [head, "-" * max(map(len, (head, *body))), *body]
-
-# %% ../../nbs/core/05_html.ipynb #write_csv
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what spreadsheets run
-_NUMBER = re.compile(r"[-+]?(\d+\.?\d*([eE][-+]?\d+)?|inf|nan)")
-
-
-def _inert(cell: object) -> object:
-    text = str(cell)
-    return f"'{text}" if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text) else cell
-
-
-def write_csv(path: str | Path, head: Iterable[object], rows: Iterable[Iterable[object]]) -> Path:
-    "Write a table as CSV, without formulas"
-    text = StringIO(newline="")
-    csv.writer(text).writerows([_inert(cell) for cell in row] for row in (head, *rows))
-    return atomic_write(path, text.getvalue())
 
 # %% ../../nbs/core/05_html.ipynb #markdown_html
 @cache

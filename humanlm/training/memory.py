@@ -169,7 +169,7 @@ def memory(
         "gathered": 4 * (2 * s.layer + s.ends) if n > 1 else whole,
         "activations": activations,
         "logits": GiB + (0 if adapter else 4 * s.vocab * s.hidden),  # in pieces
-        "vLLM": vllm,
+        "vLLM": 0 if options.get("vllm_enable_sleep_mode") else vllm,
     }
     if stage.kind != "rollouts":
         return {"learns": learns}
