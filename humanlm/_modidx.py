@@ -5203,7 +5203,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'humanlm.training.run.shares_of': ('training/run.html#shares_of', 'humanlm/training/run.py'),
                                       'humanlm.training.run.start': ('training/run.html#start', 'humanlm/training/run.py'),
                                       'humanlm.training.run.step_plan': ('training/run.html#step_plan', 'humanlm/training/run.py'),
-                                      'humanlm.training.run.train_or_plan': ('training/run.html#train_or_plan', 'humanlm/training/run.py'),
                                       'humanlm.training.run.updates': ('training/run.html#updates', 'humanlm/training/run.py')},
             'humanlm.training.sampling': { 'humanlm.training.sampling.RolloutConfig': ( 'training/sampling.html#rolloutconfig',
                                                                                         'humanlm/training/sampling.py'),

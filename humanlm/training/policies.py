@@ -257,13 +257,10 @@ def _chat_request(
             "rollout.compose and hierarchy.prompt chat out, or choose a model in this process."
         )
 
-    def text(content):
-        return content if isinstance(content, str) else parts_text(content)
-
     system, *others = row["prompt"]
-    lines = [f"{m['name'] or m['role']}: {text(m['content'])}" for m in others]
+    lines = [f"{m['name'] or m['role']}: {parts_text(m['content'])}" for m in others]
     messages = (
-        {"role": "system", "content": text(system["content"])},
+        {"role": "system", "content": parts_text(system["content"])},
         {"role": "user", "content": "\n\n".join(lines)},
     )
     tokens = row["max_tokens"] + HIDDEN

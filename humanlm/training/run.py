@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['COMMON', 'run_setting', 'read_settings', 'groups_of', 'parse_settings', 'Run', 'updates', 'shares_of', 'max_steps',
            'planned_steps', 'quiet_libraries', 'keep_memory', 'check_settings', 'gpu_plan', 'lessons', 'learn',
-           'make_run', 'start', 'fit', 'plan', 'planned_stages', 'step_plan', 'train_or_plan']
+           'make_run', 'start', 'fit', 'plan', 'planned_stages', 'step_plan']
 
 # %% ../../nbs/training/18_run.ipynb #exported-imports
 import atexit
@@ -635,9 +635,3 @@ def step_plan(
         most, total = f"at most {steps} steps", f"{steps * batch:,} in all"
     sizes = f"{roll.num_prompts} prompts x {roll.group_size} completions = {batch}"
     return f"{most} of {sizes} completions a step, {total}{shared}{budget}"
-
-
-def train_or_plan(recipe: Recipe, settings: Settings) -> None:
-    "Check the settings, then show the plan or train"
-    check_settings(recipe, settings)
-    print(plan(recipe, settings)) if settings.dry_run else start(recipe, settings)

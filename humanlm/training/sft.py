@@ -33,17 +33,17 @@ def _sft_dataset(
     rows: Sequence[dict],  # from `sft_row`, in training order
     tokenizer,  # of the model to train
     max_prompt_tokens: int = 1024,  # longer prompts lose their oldest messages
-    max_tokens: int | None = None,  # longest row that the model can read; None = any
 ) -> Dataset:  # columns input_ids, labels (-100 over the prompt) and dropped (messages left out)
     "Turn supervised rows into token ids and labels; `DataError` names a row that cannot fit"
 
     def tokens(row):
         target = render_target(tokenizer, row["target"])
-        room = min(max_prompt_tokens, (max_tokens or 1 << 30) - len(target))
         thinking, parts = lesson_opening(tokenizer, row)
         given = render_target(tokenizer, parts, end=False)
         try:
-            prompt = fit_prompt(tokenizer, row["prompt"], room - len(given), thinking=thinking)
+            prompt = fit_prompt(
+                tokenizer, row["prompt"], max_prompt_tokens - len(given), thinking=thinking
+            )
         except ModelError as e:
             raise DataError(f"Row {row['row_id'] or 'without a name'}: {e}") from e
         ids = prompt.ids + given
@@ -202,8 +202,7 @@ def train_sft(
     )
     matrices = sft.muon_lr and not has_adapter(model)
     optimizer = _muon_adamw(model, sft.muon_lr, sft.adam_lr) if matrices else None
-    longest = getattr(model.config, "max_position_embeddings", None)
-    data = _sft_dataset(rows, tokenizer, max_prompt_tokens, longest)
+    data = _sft_dataset(rows, tokenizer, max_prompt_tokens)
     if cut := sum(map(bool, data["dropped"])):
         print(f"{cut:,} of {len(data):,} prompts lost their oldest messages to fit", flush=True)
     trainer = _RowsTrainer(
