@@ -227,7 +227,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 def fingerprint(
     obj: Any,  # records or anything JSON can hold
 ) -> str:
-    "Return a hash of the content: 16 hexadecimal digits of the SHA-256 of its JSON with sorted keys"
+    "Return 16 hexadecimal digits: the start of the SHA-256 of the content as sorted JSON"
     return hashlib.sha256(to_json(obj, sort=True).encode()).hexdigest()[:16]
 
 # %% ../../nbs/core/01_basics.ipynb #write_jsonl

@@ -158,7 +158,7 @@ HARMLESS = (
 def read_yaml(
     path: str | Path,  # YAML file with one mapping
 ) -> dict[str, Any]:
-    "Return the mapping of a YAML file and of the file that it extends; `ConfigError` names file and line"
+    "Return the settings of a YAML file and of the file that it extends"
     content = _plain_yaml(path)
     if "extends" not in content:
         return content
