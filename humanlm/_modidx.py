@@ -4903,8 +4903,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                 'humanlm/training/dialogues.py'),
                                             'humanlm.training.dialogues.TurnReward.read': ( 'training/dialogues.html#turnreward.read',
                                                                                             'humanlm/training/dialogues.py'),
-                                            'humanlm.training.dialogues._answered': ( 'training/dialogues.html#_answered',
-                                                                                      'humanlm/training/dialogues.py'),
                                             'humanlm.training.dialogues._hear': ( 'training/dialogues.html#_hear',
                                                                                   'humanlm/training/dialogues.py'),
                                             'humanlm.training.dialogues._lead': ( 'training/dialogues.html#_lead',

@@ -25,7 +25,7 @@ from humanlm.core.basics import (
 # %% ../../nbs/core/02_config.ipynb #RunConfig
 @dataclass(frozen=True)
 class RunConfig:
-    "Settings of a run that belong to no single step of it"
+    "Settings of the whole run"
 
     name: str | None = None
     """Folder of the run below `out`. null: the name of the config file, or of several, joined."""

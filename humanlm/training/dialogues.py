@@ -127,7 +127,7 @@ class TokenDialogue:
 # %% ../../nbs/training/09_dialogues.ipynb #Answer
 # returns the answer to the last turn; an answer without messages ends the dialogue
 Answer = Callable[[TokenDialogue], Awaitable[Heard]]
-_MOMENT = 0.005  # seconds for which the first answer waits for others
+_MOMENT = 0.005  # seconds in which further answers may follow the first one
 
 
 def multi_turn(
@@ -158,7 +158,8 @@ async def _lead(talks, answer, policy, sampling):
     "Let the policy write for all dialogues that have an answer, until all have ended"
     from humanlm.models.generation import Prefixes
 
-    prefixes, ready, waiting = Prefixes(), talks, {}  # waiting: task → whose answer it brings
+    prefixes, ready, waiting = Prefixes(), talks, {}  # waiting: task → dialogue that it answers
+    when = asyncio.ALL_COMPLETED if policy.lockstep else asyncio.FIRST_COMPLETED
     try:
         while policy.everywhere(len(ready) + len(waiting)):
             completions = []
@@ -168,22 +169,14 @@ async def _lead(talks, answer, policy, sampling):
             for talk, completion in zip(ready, completions, strict=True):
                 talk.write(completion)
                 waiting[asyncio.ensure_future(_hear(answer, talk))] = talk
-            answered = await _answered(waiting, policy.lockstep)
-            ready = [talk for talk, heard in answered if talk.hear(heard)]
+            if waiting:
+                await asyncio.wait(waiting, return_when=when)
+                await asyncio.sleep(_MOMENT)
+            done = [task for task in waiting if task.done()]
+            ready = [talk for task in done if (talk := waiting.pop(task)).hear(task.result())]
     finally:
         for task in waiting:
             task.cancel()
-
-
-async def _answered(waiting, everybody):
-    "Return dialogues with their answers: all, or the first ones within a short time"
-    if not waiting:
-        return []
-    when = asyncio.ALL_COMPLETED if everybody else asyncio.FIRST_COMPLETED
-    _done, late = await asyncio.wait(waiting, return_when=when)
-    if late:
-        await asyncio.wait(late, timeout=_MOMENT)
-    return [(waiting.pop(task), task.result()) for task in list(waiting) if task.done()]
 
 
 async def _hear(answer, talk):
