@@ -1213,7 +1213,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                'humanlm/core/stats.py'),
                                     'humanlm.core.stats.Interval': ('core/stats.html#interval', 'humanlm/core/stats.py'),
                                     'humanlm.core.stats.Interval.of_draws': ('core/stats.html#interval.of_draws', 'humanlm/core/stats.py'),
-                                    'humanlm.core.stats._each': ('core/stats.html#_each', 'humanlm/core/stats.py'),
                                     'humanlm.core.stats._resample_counts': ('core/stats.html#_resample_counts', 'humanlm/core/stats.py'),
                                     'humanlm.core.stats.known_mean': ('core/stats.html#known_mean', 'humanlm/core/stats.py'),
                                     'humanlm.core.stats.mean_interval': ('core/stats.html#mean_interval', 'humanlm/core/stats.py'),

@@ -112,23 +112,17 @@ class Interval(NamedTuple):
 # %% ../../nbs/core/04_stats.ipynb #mean_interval
 def mean_interval(
     values: ArrayLike,  # [E] one score per example; nan = no score
-    clusters: ArrayLike | None = None,  # [E] the cluster of each example; None = each its own
-    seed: int = 0,  # of the resampling
-    resamples: int = 2000,
+    clusters: ArrayLike,  # [E] the cluster of each example
 ) -> Interval:
     "Return a mean and its 95 % interval over clusters"
     values = np.asarray(values, float)
-    draws, scored = Bootstrap(_each(clusters, values), seed, resamples), ~np.isnan(values)
+    draws, scored = Bootstrap(clusters), ~np.isnan(values)
     return Interval.of_draws(
         known_mean(values),
         draws.means(values),
         scored.sum(),
         len(set(draws.index[scored].tolist())),
     )
-
-
-def _each(clusters: ArrayLike | None, values: np.ndarray) -> np.ndarray:
-    return np.arange(len(values)) if clusters is None else np.asarray(clusters)
 
 # %% ../../nbs/core/04_stats.ipynb #texts
 def number_text(
