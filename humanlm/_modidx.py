@@ -5084,6 +5084,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                   'humanlm/training/policies.py'),
                                            'humanlm.training.policies.ScriptedPolicy._complete': ( 'training/policies.html#scriptedpolicy._complete',
                                                                                                    'humanlm/training/policies.py'),
+                                           'humanlm.training.policies.ScriptedPolicy.decode': ( 'training/policies.html#scriptedpolicy.decode',
+                                                                                                'humanlm/training/policies.py'),
                                            'humanlm.training.policies.ScriptedPolicy.encode': ( 'training/policies.html#scriptedpolicy.encode',
                                                                                                 'humanlm/training/policies.py'),
                                            'humanlm.training.policies.ScriptedPolicy.generate': ( 'training/policies.html#scriptedpolicy.generate',

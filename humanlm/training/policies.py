@@ -92,6 +92,11 @@ class ScriptedPolicy(Policy):
         words = re.findall(r"\s*\S+|\s+$", text)
         return [self.vocab.setdefault(word, len(self.vocab)) for word in words]
 
+    def decode(self, ids: Sequence[int]) -> str:
+        "Return the text of token ids"
+        words = list(self.vocab)
+        return "".join(words[i] for i in ids)
+
     async def generate(
         self, rows: Sequence[dict], sampling: Sampling | None = None
     ) -> list[Completion]:
@@ -104,7 +109,7 @@ class ScriptedPolicy(Policy):
         finish = "length" if len(ids) > row["max_tokens"] else "stop" if stops else "eos"
         ids = ids[: row["max_tokens"]]
         prompt = row.get("prompt_ids") or self.encode(row["row_id"])
-        return Completion(ids, "".join([*self.vocab][i] for i in ids), finish, prompt)
+        return Completion(ids, self.decode(ids), finish, prompt)
 
 # %% ../../nbs/training/02_policies.ipynb #ModelPolicy
 class ModelPolicy(Policy):
