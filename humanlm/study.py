@@ -6,15 +6,18 @@
 __all__ = ['DESIGN', 'main', 'serve_command', 'export_command', 'report_command']
 
 # %% ../nbs/93_study.ipynb #study-exports
+import csv
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from .core.basics import ConfigError, DataError, shorten
+from .core.basics import ConfigError, DataError, atomic_write, shorten
 from .core.commands import menu
 from .core.grammar import parse
-from .core.html import aligned, write_csv
+from .core.html import aligned
 from .core.runs import alone
 from .core.web import address, listen, serve_app, service_key, web_libraries
 from .serving.items import StudyConfig, StudyItem, study_items
@@ -72,6 +75,22 @@ def serve_command(argv: Sequence[str]) -> int:  # exit code
     return 0
 
 # %% ../nbs/93_study.ipynb #export_command
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what spreadsheets run
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*([eE][-+]?\d+)?|inf|nan)")
+
+
+def _inert(cell: object) -> object:
+    text = str(cell)
+    return f"'{text}" if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text) else cell
+
+
+def _write_csv(path: str | Path, head: Iterable[object], rows: Iterable[Iterable[object]]) -> Path:
+    "Write a table as CSV; a text that a spreadsheet would run as a formula gets an apostrophe"
+    text = StringIO(newline="")
+    csv.writer(text).writerows([_inert(cell) for cell in row] for row in (head, *rows))
+    return atomic_write(path, text.getvalue())
+
+
 def _inputs(
     argv: Sequence[str], about: str | None, wanted: str, count: int
 ) -> Any:  # settings with inputs
@@ -98,7 +117,7 @@ def export_command(argv: Sequence[str]) -> int:  # exit code
     people = {row["participant"] for row in ratings}
     print(f"{len(ratings):,} rows of {len(people):,} participants: {s.inputs[1]}")
     if ratings and not s.dry_run:
-        write_csv(s.inputs[1], [*ratings[0]], [row.values() for row in ratings])
+        _write_csv(s.inputs[1], [*ratings[0]], [row.values() for row in ratings])
     return 0
 
 

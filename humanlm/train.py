@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .core.commands import command
-from .training.run import read_settings, train_or_plan
+from .training.run import check_settings, plan, read_settings, start
 
 # %% ../nbs/80_train.ipynb #main
 _ABOUT = """\
@@ -32,7 +32,8 @@ def main(
     if not argv:
         argv = ["--help"]
     recipe, settings = read_settings(argv, _ABOUT)
-    train_or_plan(recipe, settings)
+    check_settings(recipe, settings)
+    print(plan(recipe, settings)) if settings.dry_run else start(recipe, settings)
     return 0
 
 # %% ../nbs/80_train.ipynb #if-name-main-if

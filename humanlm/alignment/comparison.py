@@ -32,7 +32,7 @@ from ..core.config import Settings, read_yaml
 from ..core.grammar import cut_line, parse
 from ..core.html import aligned
 from ..core.records import Example
-from ..core.runs import CHARGES, alone, open_run, read_record
+from ..core.runs import CHARGES, alone, open_run, read_record, timed
 from ..data.dataset import data_fingerprint
 from ..evaluation.answering import Contestant, find_contestant, run_of
 from ..evaluation.measured import ALL, Results, paired_table, results, save_results
@@ -300,10 +300,10 @@ def _compare(run: Run) -> Results:
         try:
             for name, system in work.candidates.items():
                 print(f"{name}: {_todo(system)}", flush=True)
-                with run.stages("evaluation"):
+                with timed(run.seconds, "evaluation"):
                     scores[name] = recipe.evaluate(run, name)
             beside = [name for name, of in work.candidates.items() if of.kind == "reference"]
-            with run.stages("results"):
+            with timed(run.seconds, "results"):
                 r = recipe.complete(run, results(scores, references=beside))
             save_results(run.folder / "results.json", r)
             state = "finished"

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .commands import command, menu
     from .config import Settings
     from .grammar import parse
-    from .runs import Stages, run_record
+    from .runs import run_record
     from .stats import Bootstrap, Interval, mean_interval
 
 __getattr__, __dir__ = lazy_names(__name__, {
@@ -19,6 +19,6 @@ __getattr__, __dir__ = lazy_names(__name__, {
     "commands": ["command", "menu"],
     "config": ["Settings"],
     "grammar": ["parse"],
-    "runs": ["Stages", "run_record"],
+    "runs": ["run_record"],
     "stats": ["Bootstrap", "Interval", "mean_interval"],
 })

@@ -7,7 +7,7 @@ __all__ = ['FOLLOWUP', 'SIGNS', 'signals', 'online', 'logged_row', 'offline', 's
 
 # %% ../../nbs/40_sdpo.ipynb #imports
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+from ..core.basics import ConfigError
 from ..core.stats import known_mean
 from ..core.trajectory import Trajectory, Turn
 from ..models.logps import chosen_logps, completion_states, token_logps
@@ -29,10 +30,10 @@ from humanlm.sdpo.hindsight import (
 from .styles import TASTES
 from .users import Exchange, Reaction
 from ..training.losses import divergence, importance, in_chunks, token_signal
-from ..training.method import Batch, Method, ask_row, frozen_copy, plain_weights
+from ..training.method import Batch, Method, ask_row, frozen_copy
 from ..training.policies import Policy, RolloutError, row_seeds
 from ..training.rollouts import Rollout, single_turn
-from ..training.sharding import ShardingError, in_one_piece
+from ..training.sharding import in_one_piece
 
 # %% ../../nbs/40_sdpo.ipynb #Signal
 class _Signal(NamedTuple):
@@ -66,6 +67,16 @@ def signals(
     return [_Signal(x, p[: len(x)], h[: len(x)]) for x, p, h in zip(ids, plain, hindsight)]
 
 # %% ../../nbs/40_sdpo.ipynb #Teacher
+def _plain_weights(model: Any) -> Iterator[tuple[str, Any]]:
+    "Return names and weights of a model as if its adapter were merged"
+    if not hasattr(model, "peft_config"):
+        yield from model.named_parameters()
+        return
+    for name, module in model.get_base_model().named_modules():
+        if hasattr(module, "get_delta_weight"):
+            yield f"{name}.weight", module.base_layer.weight + module.get_delta_weight("default")
+
+
 class _Teacher:
     "The network that sees the follow-up: the policy, or weights that lag behind it; a `Memory`"
 
@@ -92,7 +103,7 @@ class _Teacher:
         if self.kind == "ema":
             with torch.no_grad():
                 means = dict(self.copy.named_parameters())
-                for name, new in plain_weights(model):
+                for name, new in _plain_weights(model):
                     means[name].lerp_(new.to(means[name].dtype), self.rate)
 
     def note(self, trajectories: Sequence[Trajectory]) -> list:
@@ -250,7 +261,7 @@ class _SelfDistillation:
         "Give states and weights whose logits add up to the teacher's"
         parts = self.teacher.parts(model)
         if not in_one_piece(model) and any(reader is model for reader, _ in parts):
-            raise ShardingError(
+            raise ConfigError(
                 f"The teacher is the model itself (sdpo.teacher {self.teacher.kind}), "
                 "which is split over processes, and it is asked within a step. "
                 "Take --sdpo.form sampled, or --sdpo.teacher ema or frozen, or a model "

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..clients.reader import fenced, fill
 from ..core.basics import ConfigError, DataError, check_name, shorten
-from ..core.stats import Bootstrap, Interval, ratio, wilson
+from ..core.stats import Bootstrap, Interval, ratio
 from humanlm.tom.questions import (
     AnswerReading,
     BenchmarkItem,
@@ -30,6 +30,19 @@ from humanlm.tom.questions import (
 )
 
 # %% ../../nbs/tom/03_protocol.ipynb #Measure
+def _wilson(
+    share: float,  # of right answers, 0..1
+    n: int,  # of how many
+) -> tuple[float, float]:  # low, high; nan of none
+    "Return Wilson's 95 % interval of a share"
+    if not n:
+        return math.nan, math.nan
+    z = 1.959964
+    middle, width = share + z * z / (2 * n), 1 + z * z / n
+    spread = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    return max(0.0, (middle - spread) / width), min(1.0, (middle + spread) / width)
+
+
 @dataclass(frozen=True)
 class Measure:
     "A number of a report, and the counts it is made of"
@@ -62,7 +75,7 @@ class Measure:
         numbers, clusters = self.of(draws.sums(self.parts)), len(draws.names)
         interval = Interval.of_draws(self.mean, numbers, self.n, clusters)
         if interval.low == interval.high and self.of is ratio and 0 <= interval.low <= 1:
-            low, high = wilson(interval.low, clusters)
+            low, high = _wilson(interval.low, clusters)
             return interval._replace(low=low, high=high)
         return interval
 

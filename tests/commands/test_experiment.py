@@ -19,11 +19,11 @@ from humanlm.core.basics import read_jsonl
 from humanlm.evaluation.measured import ALL, load_results
 from humanlm.experiment import main
 from humanlm.training.experiment import (
+    _comparisons,
     _study_of,
     _trials_of,
-    comparisons,
+    _twin,
     experiment_settings,
-    twin,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -205,14 +205,14 @@ def test_variants_share_a_cold_start_only_where_it_is_the_same(tmp_path):
     config = write(tmp_path, variants=variants, experiment={"seeds": [5], "results": None})
     recipe, settings = experiment_settings(["--config", str(config)])
     runs, study = _trials_of(recipe, settings), _study_of(recipe)
-    assert [twin(run, runs, study).variant for run in runs] == ["plain", "plain", "faithless"]
+    assert [_twin(run, runs, study).variant for run in runs] == ["plain", "plain", "faithless"]
     assert [run.settings.run.name for run in runs] == [
         "plain-seed-5",
         "longer-seed-5",
         "faithless-seed-5",
     ]
     assert len({str(study.shared(run.settings)) for run in runs}) == 2
-    pairs = comparisons(runs, study, ["cold-start"])
+    pairs = _comparisons(runs, study, ["cold-start"])
     assert ("longer: humanlm-hetero", "plain: humanlm-hetero") in pairs
     assert ("plain: response-only", "plain: cold-start") in pairs
     assert all(a != b for a, b in pairs) and len(set(pairs)) == len(pairs)

@@ -6,7 +6,7 @@ import pytest
 
 from humanlm.core.basics import ConfigError
 from humanlm.engines.settings import VerlConfig
-from humanlm.training.run import read_settings, train_or_plan
+from humanlm.training.run import check_settings, read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 PAPER = [
@@ -22,7 +22,7 @@ PAPER = [
 
 def refused(*argv: str) -> list[str]:
     with pytest.raises(ConfigError) as e:
-        train_or_plan(*read_settings(argv))
+        check_settings(*read_settings(argv))
     return e.value.problems
 
 

@@ -341,7 +341,7 @@ def test_the_published_settings_make_a_plan(monkeypatch):
         and "equalized by r2g, gamma 0.8" in plan
         and plan.count("vllm/Qwen/Qwen3-32B at http://localhost:8000") == 2
     )
-    spelt = s.changed(credit={"score": "Sum", "credit": "EM"})
+    spelt = s.changed(credit={"score": "mean", "credit": "em"})
     assert "em by mean, the published Sum, gamma" in "\n".join(recipe.plan(spelt))
 
 

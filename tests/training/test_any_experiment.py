@@ -2,19 +2,16 @@
 
 import json
 import math
-from pathlib import Path
 
 import pytest
 
-from humanlm.core.basics import ConfigError, write_jsonl
+from humanlm.core.basics import write_jsonl
 from humanlm.core.runs import save_record
 from humanlm.evaluation.measured import Measurement, load_results, save_measured
-from humanlm.training import experiment as experiments
 from humanlm.training.experiment import (
     Study,
     _ExperimentConfig,
     _trials_of,
-    experiment_settings,
     outcome,
 )
 from humanlm.training.recipe import Recipe, Stage
@@ -93,30 +90,3 @@ def test_a_plan_names_the_stages_of_an_own_recipe(tmp_path, monkeypatch, capsys)
         and "runs/run/summary.json" in shown
     )
     assert "100 steps of 8 prompts x 8 completions" in shown
-
-
-class Telling(Plain):
-    "A recipe that writes down what it was told, and stops"
-
-    def load(self, s):
-        Path(s.run.out, "told").write_text(s.trainer["hub_token"])
-        raise ConfigError("enough")
-
-
-def test_the_process_of_a_run_is_told_what_its_file_hides(tmp_path):
-    line = [
-        "--run.recipe",
-        "tests.training.test_any_experiment:Telling",
-        "--run.out",
-        str(tmp_path),
-        "--trainer.hub_token",
-        "s3cret",
-    ]
-    trial = _trials_of(Telling(), experiment_settings(line)[1])[0]
-    process = experiments._start(trial)
-    assert process.wait(60) == 2, Path(f"{trial.folder}.log").read_text()
-    process.stdin.close()
-    [told] = tmp_path.rglob("told")
-    assert told.read_text() == "s3cret" and all(
-        "s3cret" not in path.read_text() for path in tmp_path.rglob("*.yaml")
-    )

@@ -56,7 +56,7 @@ def test_a_shape_counts_the_weights_that_transformers_and_peft_make(kind, tied, 
         ({}, {"beta": 0.1}, 0, "writes", "copies", QWEN.weights / 2),
         ({"shared": False}, {}, 0, "learns", "gradients", 8 * QWEN.weights),
         ({"written": 32}, {}, 0, "writes", "keys and values", 2 * 2 * 32 * 6144 * 36 * 8 * 128),
-        ({"vllm": 0.5, "asleep": True}, {}, 0, "writes", "vLLM", 39.5 * GiB),
+        ({"vllm": 0.5}, {}, 0, "writes", "vLLM", 39.5 * GiB),
         ({"others": ["Qwen/Qwen3-4B"]}, {}, 0, "learns", "other models", 2 * SMALL.weights),
     ],
 )

@@ -14,7 +14,7 @@ from humanlm.models.config import ModelConfig, tiny_model, train_tokenizer
 from humanlm.training.policies import ModelPolicy, ScriptedPolicy, row_seeds
 from humanlm.training.rollouts import single_turn
 from humanlm.training.sampling import Sampling, group_index, repeat_rows
-from humanlm.training.shares import at_step, generated_tokens
+from humanlm.training.shares import at_step, token_counts
 from humanlm.worlds.mini import WorldConfig, make_world
 
 
@@ -71,7 +71,7 @@ def test_every_row_gets_its_record(pairs, cap):
     for t in done:
         assert len(t.completion_ids) == len(t.mask) <= cap and all(t.mask)
         assert t.turns[0].span == (0, len(t.mask))
-    assert generated_tokens(done) == sum(len(t.mask) for t in done)
+    assert token_counts(done)["tokens/generated"] == sum(len(t.mask) for t in done)
     assert len({t.id for step in (1, 2) for t in at_step(done, step)}) == 2 * len(done)
 
 

@@ -29,7 +29,7 @@ from humanlm.training.advantages import group_advantages
 from humanlm.training.method import Method
 from humanlm.training.rollouts import single_turn
 from humanlm.training.sampling import group_index, repeat_rows
-from humanlm.training.shares import generated_tokens
+from humanlm.training.shares import token_counts
 from humanlm.training.trainer import (
     MethodTrainer,
     TokenBudget,
@@ -192,7 +192,9 @@ def test_tokens_of_others_are_read_but_not_trained(made, tmp_path):
     assert seen[0].tolist() == mask.tolist()
     assert_same(t.model, gradient_step(made, tmp_path, advantages, mask))
     assert (
-        _logged_tokens(t.state.log_history) == int(mask.sum()) == generated_tokens(t.trajectories)
+        _logged_tokens(t.state.log_history)
+        == int(mask.sum())
+        == token_counts(t.trajectories)["tokens/generated"]
     )
 
 

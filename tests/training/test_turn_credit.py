@@ -68,16 +68,16 @@ def test_credits_and_scores_of_a_late_success():
     assert _turn_credits([[0, 0, 1]], "r2g")[0].tolist() == pytest.approx([0.64, 0.8, 1])
     assert _turn_credits([[0, 0, 1]], "em")[0].tolist() == pytest.approx([0.5, 0.5, 1])
     assert {name: trajectory_scores([[0, 0, 1]], name).item() for name in SCORES} == pytest.approx(
-        {"sum": 1, "mean": 1 / 3, "r2g": 0.64, "best-so-far": 1}
+        {"sum": 1, "mean": 1 / 3, "r2g": 0.64}
     )
     assert trajectory_scores([[0, 0, 1]], "sum", compat=True).item() == 0.3333
 
 
 def test_worked_example_of_two_halves():
     half = [[0.5, 0, 0.5]]
-    assert [
-        trajectory_scores(half, name).item() for name in ("sum", "r2g", "best-so-far")
-    ] == pytest.approx([1, 0.82, 0.5])
+    assert [trajectory_scores(half, name).item() for name in ("sum", "r2g")] == pytest.approx(
+        [1, 0.82]
+    )
     assert (
         _turn_credits(half, "r2g")[0].tolist() == pytest.approx([0.82, 0.4, 0.5])
         and _turn_credits(half, "naive")[0].tolist() == half[0]
@@ -164,9 +164,7 @@ def test_credit_keeps_the_mean_push_and_equals_a_plain_loop(credit, score, batch
 
 
 def test_a_failed_user_means_no_push_and_no_part_in_the_comparison():
-    found = by_turn(
-        [[1.0], [0.0], [0.5, math.nan]], [[2], [2], [2, 2]], credit="r2g", score="best-so-far"
-    )
+    found = by_turn([[1.0], [0.0], [0.5, math.nan]], [[2], [2], [2, 2]], credit="r2g", score="sum")
     assert found[2] == [0, 0] and [row[0] for row in found[:2]] == pytest.approx(
         [0.7071, -0.7071], abs=1e-4
     )
