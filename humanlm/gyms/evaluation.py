@@ -125,13 +125,8 @@ async def play_tasks(
     return await in_turn(one, [(task, copy) for task in tasks for copy in range(copies)], workers)
 
 
-def _nan(value: float | None) -> float:
-    return math.nan if value is None else value
-
-
 def _episode(row):
-    turns = [turn | {"reward": _nan(turn["reward"])} for turn in row["turns"]]
-    return EpisodeRecord(**row | {"turns": turns, "score": _nan(row["score"])})
+    return EpisodeRecord(**row | {"score": math.nan if row["score"] is None else row["score"]})
 
 
 def load_episodes(path: str | Path) -> list[EpisodeRecord]:
@@ -144,7 +139,7 @@ _POLICY = ("format", "no_call", "bad_call")
 
 def _episode_values(e: EpisodeRecord) -> dict[str, float]:
     "Give the numbers of one episode; nan where it says nothing about the policy"
-    rewards = [turn["reward"] for turn in e.turns]
+    rewards = [turn["reward"] or 0.0 for turn in e.turns]  # None: it failed
     values = {
         "score": e.score,
         "share": e.score / e.best,

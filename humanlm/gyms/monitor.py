@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..core.basics import atomic_write, to_json
+from ..core.basics import atomic_write
 from ..core.stats import known_mean
 from ..core.trajectory import Trajectory
 from .protocol import read_call
@@ -94,12 +94,8 @@ class GymMonitor:
 
     def save(self, path: str | Path) -> Path:
         "Write what is remembered"
-        return atomic_write(path, to_json({"first": self.first, "last": self.last}))
+        return atomic_write(path, json.dumps([self.first, self.last]))
 
     def load(self, path: str | Path) -> None:
-        "Read it; null is nan"
-        steps = json.loads(Path(path).read_text("utf-8"))
-        self.first, self.last = (
-            [{name: math.nan if x is None else x for name, x in step.items()} for step in part]
-            for part in (steps["first"], steps["last"])
-        )
+        "Read it"
+        self.first, self.last = json.loads(Path(path).read_text("utf-8"))

@@ -88,11 +88,9 @@ class _GymsConfig(RowsConfig, GymConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        counts = ("tasks", "test_n", "turn_tokens", "max_tokens")
         require(
             "gyms",
             (bool(self.train), f"train is empty. Name one or more of {', '.join(GYMS)}"),
-            *((getattr(self, name) >= 1, f"{name} must be at least 1") for name in counts),
             ({*self.weights} <= {*self.train}, f"weights are {self.weights}. Give those of train."),
             (not {*self.train} & {*self.held_out}, "held_out names a gym that train names too"),
         )
@@ -431,12 +429,11 @@ class _GymRecipe(Recipe):
         turns = max(gym.configured(s.gyms).max_turns for gym in gyms.values())
         tasks = sum(map(len, parts["train"].values()))
         held = ", ".join(f"{len(test):,} of {name}" for name, test in parts["test"].items())
-        published = ", the published Sum" if s.credit.score == "mean" else ""
         plan = {
             "gyms": step_plan(s, planned_steps(s, tasks) or 0),
             "tasks": f"{tasks:,} for training in {', '.join(s.gyms.train)}; held out: {held}",
             "user": f"{in_plan(*s.user.named())}; judge {in_plan(*s.judge.named())}",
-            "credit": f"{s.credit.credit} by {s.credit.score}{published}, gamma {s.credit.gamma}; "
+            "credit": f"{s.credit.credit} by {s.credit.score}, gamma {s.credit.gamma}; "
             f"at most {turns} turns of {s.gyms.turn_tokens} tokens",
         }
         if s.gyms.lessons:
@@ -461,17 +458,10 @@ class _GymStudy(Study):
         "Name the models that are compared, without an untrained one where there are lessons"
         return [name for name in super().models(s) if name != "base" or not s.sft.lesson_steps]
 
-    def shared(self, s: Settings) -> dict[str, str]:
-        "Name the models before any reward, with all that they depend on"
-        key = to_json([s.model, s.sft, s.gyms, s.run.seed])
-        return dict.fromkeys(["base", "cold-start"], key) if s.sft.lesson_steps else {}
-
     def complete(self, trials: Sequence[Trial], found: Arms) -> dict[str, Any]:
         "Add what was learned in each seed"
         pairs = dict.fromkeys(
-            (trial.arm("gyms"), trial.arm("cold-start" if t.sft.lesson_steps else "base"))
-            for trial in trials
-            for t in [trial.settings]
+            tuple(map(trial.arm, self.models(trial.settings)[::-1])) for trial in trials
         )
         seeds = list(dict.fromkeys(trial.seed for trial in trials))
         return {"by_seed": rounded(found.seed_changes(list(pairs), "share", seeds))}

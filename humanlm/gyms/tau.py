@@ -7,7 +7,6 @@ __all__ = ['STOP', 'tau']
 
 # %% ../../nbs/gyms/59_tau.ipynb #imports
 import hashlib
-import inspect
 import json
 import random
 import re
@@ -16,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import product
-from typing import Any, TypedDict, Unpack, get_args
+from typing import Any
 
 from msgspec import ValidationError, convert, defstruct
 
@@ -122,9 +121,9 @@ def _order(rng, user, products):
     status = rng.choice(("pending", "pending", "pending", "delivered", "delivered", "processed"))
     way = rng.choice([way for way in user["payment_methods"] if not way.startswith("gift")])
     user["orders"].append(key := f"#W{_number(rng, 7)}")
+    prices, ids = [item["price"] for item in items], [item["item_id"] for item in items]
     sent = []
     if status != "pending":
-        ids = [item["item_id"] for item in items]
         sent = [{"tracking_id": [_number(rng, 12)], "item_ids": ids}]
     return {
         "order_id": key,
@@ -133,12 +132,8 @@ def _order(rng, user, products):
         "items": items,
         "fulfillments": sent,
         "status": status,
-        "payment_history": [_payment("payment", _total(items), way)],
+        "payment_history": [_payment("payment", round(sum(prices), 2), way)],
     }
-
-
-def _total(items) -> float:
-    return round(sum(item["price"] for item in items), 2)
 
 
 def _payment(kind, amount, way) -> dict:
@@ -162,28 +157,15 @@ _RULES = tuple(_TEXTS["retail"])  # of the desk
 _TOOLS: dict[str, Any] = {}  # name → method of `_Desk`
 
 
-class _Address(TypedDict):
-    address1: str
-    address2: str
-    city: str
-    state: str
-    country: str
-    zip: str
-
-
-_ADDRESS = tuple(_Address.__annotations__)
+_ADDRESS = ("address1", "address2", "city", "state", "country", "zip")
 
 
 def _as_tool(method: Callable) -> Callable:
     "Make a method a tool: its name, arguments and docstring are what a clerk may look up"
-    _, *arguments = inspect.signature(method).parameters.values()
-    fields: list[tuple[str, Any]] = []
-    for one in arguments:
-        if one.kind is one.VAR_KEYWORD:
-            fields += get_args(one.annotation)[0].__annotations__.items()
-        else:
-            fields.append((one.name, one.annotation))
-    method.form = defstruct(method.__name__, fields, forbid_unknown_fields=True)
+    fields = dict(method.__annotations__)
+    if fields.pop("address", None):  # all parts of it
+        fields |= dict.fromkeys(_ADDRESS, str)
+    method.form = defstruct(method.__name__, fields.items(), forbid_unknown_fields=True)
     _TOOLS[method.__name__] = method
     return method
 
@@ -273,12 +255,14 @@ class _Desk:
             raise DataError("give one new item for each item")
         items, more = list(order["items"]), 0.0
         for old, new in zip(item_ids, new_item_ids):
-            fresh = [item if item is order["items"][n] else {} for n, item in enumerate(items)]
-            at, item = next(pair for pair in enumerate(fresh) if pair[1].get("item_id") == old)
+            at, item = next(
+                (n, item)
+                for n, item in enumerate(items)
+                if item["item_id"] == old and item is order["items"][n]  # not swapped yet
+            )
             variant = self.get("products", item["product_id"])["variants"].get(new)
             if variant is None or not variant["available"]:
-                name = item["name"]
-                raise DataError(f"item {shorten(new, 60)} is no available variant of {name}")
+                raise DataError(f"item {shorten(new, 60)} is no available variant")
             changed = {name: variant[name] for name in ("price", "options")}
             items[at] = {**item, **changed, "item_id": new}
             more += variant["price"] - item["price"]
@@ -365,13 +349,13 @@ class _Desk:
         )
 
     @_as_tool
-    def modify_pending_order_address(self, order_id: str, **address: Unpack[_Address]):
+    def modify_pending_order_address(self, order_id: str, **address: str):
         "Send a pending order to another address"
         self.order(order_id, "pending")
         return self.put("orders", order_id, address=address)
 
     @_as_tool
-    def modify_user_address(self, user_id: str, **address: Unpack[_Address]):
+    def modify_user_address(self, user_id: str, **address: str):
         "Change the address of a user"
         self.get("users", user_id)
         return self.put("users", user_id, address=address)
@@ -586,9 +570,10 @@ _TOOL_LINES = [
     f"{name}({', '.join(tool.form.__struct_fields__)}): {' '.join(tool.__doc__.split())}"
     for name, tool in sorted(_TOOLS.items())
 ]
-_FORMS = "Arguments are texts; those that end in _ids are lists of texts."
 _PAGES = {  # word of a search → what it shows
-    "tools": "\n".join([*_TOOL_LINES, _FORMS]),
+    "tools": "\n".join(
+        [*_TOOL_LINES, "Arguments are texts; those that end in _ids are lists of texts."]
+    ),
     "help": _HELP,
     "policy": "\n".join(f"{n}. {rule}" for n, rule in enumerate(_RULES, 1)),
 }
@@ -611,9 +596,8 @@ class _TauEnvironment(Environment):
     def paid(self, last: str = "") -> float:
         "Compare state and words with what they should be"
         texts = [turn.content for turn in self.turns if turn.kind == "action" and not turn.fault]
-        message = [text.lower().replace(",", "") for text in [*texts, last]]
-        outputs = (output.lower().replace(",", "") for output in self.task.outputs)
-        complete = all(any(output in text for text in message) for output in outputs)
+        message = "\n".join([*texts, last]).lower().replace(",", "")
+        complete = all(one.lower().replace(",", "") in message for one in self.task.outputs)
         return float(complete and self.desk.state() == self.task.goal[0])
 
     def rule_customer(self, message: str, **_) -> dict:

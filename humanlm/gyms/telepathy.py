@@ -106,17 +106,8 @@ class _TelepathyTask(GymTask):
         return true, never - true
 
     @cached_property
-    def names(self) -> tuple[frozenset, ...]:
-        return tuple(
-            {_name_words(name) for name in (self.title, re.split(r"\s[-–—]\s", self.target)[0])}
-        )
-
-    @cached_property
-    def sayable(self) -> frozenset:
-        "Words that a guess may hold beside the name: what is true of it"
-        text = f"{self.target} {self.category.replace('_', ' ')} {self.description}"
-        words = frozenset(_TOKEN.findall(text.lower()))
-        return (words | _ARTICLES) - {"or", "and", "either", *self.never}
+    def names(self) -> set[frozenset]:
+        return {_name_words(name) for name in (self.title, re.split(r"\s[-–—]\s", self.target)[0])}
 
     @classmethod
     def read(cls, row: Mapping[str, Any]) -> "_TelepathyTask":
@@ -168,12 +159,7 @@ class _TelepathyEnvironment(TriesEnvironment):
         return {"response": answer}
 
     def rule_guess(self, guess: str, **_) -> dict:
-        words = _name_words(guess)
-        right = any(
-            name <= words and len(words - name) <= 2 and words - name <= self.task.sayable
-            for name in self.task.names
-        )
-        return {"judgment": "Yes" if right else "No"}
+        return {"judgment": "Yes" if _name_words(guess) in self.task.names else "No"}
 
     async def on_action(self, content):
         history = as_dialogue(self.turns[-6:])
@@ -293,7 +279,7 @@ class _TurtleTask(GymTask):
 
 # %% ../../nbs/gyms/53_telepathy.ipynb #read_marks
 def _read_marks(marks: Sequence[float], count: int) -> list[float]:  # count: that there must be
-    "Bring the marks of a judge to 0, a half or 1; `UserError` where they are too few or too many"
+    "Return the marks of a judge as 0, 0.5 or 1; `UserError` if they are too few or too many"
     if len(marks) != count:
         raise UserError(f"The judge gave {len(marks)} marks, not {count}. Ask another model.")
     return [min((0.0, 0.5, 1.0), key=lambda step: abs(step - mark)) for mark in marks]

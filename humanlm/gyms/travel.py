@@ -235,7 +235,7 @@ _TRAVEL_PAY = {  # compat → reward of the first right search for an aspect, of
 _CHOICE_PAY = {"best": 1.0, "correct": 0.8}  # of an option that meets all wishes
 _SEARCH_FAILS = 5  # every fifth search fails
 _TELLS_AFTER = 3  # turns without a wish until one is told unasked
-_SHOWN_WRONG, _SHOWN_NOISE = 10, 5  # options that a search shows; with compat, all
+_SHOWN_WRONG = 10  # wrong options that a search shows; with compat, all
 
 # %% ../../nbs/gyms/58_travel.ipynb #read_query
 def _read_query(text: str) -> dict[str, str]:
@@ -246,8 +246,7 @@ def _read_query(text: str) -> dict[str, str]:
         name.strip().lower().replace(" ", "_"): str(value)[:200].strip().lower()
         for name, value in fields.items()
     }
-    aspect = pairs.get("aspect", "").replace(" ", "_")
-    return pairs | {"aspect": "rental_car" if aspect == "car_rental" else aspect}
+    return pairs | {"aspect": pairs.get("aspect", "").replace(" ", "_")}
 
 
 def _detail_words(text: str) -> list[str]:
@@ -279,7 +278,7 @@ def _topics(task: _TravelTask, aspect: _TravelAspect, stems: frozenset) -> set[s
 
 
 def _rule_heard(task: _TravelTask, message: str, hinted: Sequence[str]) -> tuple[str, str]:
-    "Say by rule what a message asks (one of `_LISTENED`), and which wish it is about"
+    "Return by rule what a message asks (a key of `_LISTENED`), and the number of its wish"
     stems = _word_stems(message[:2000])
     if "?" not in message and "tell" not in stems and not _ASKS & {*stems[:1]}:
         return "other", ""
@@ -337,17 +336,13 @@ _TRAVEL_ROLES = {
 }
 
 # %% ../../nbs/gyms/58_travel.ipynb #option_table
-def _option_table(aspect: _TravelAspect, wrong: int, noise: int) -> str:
-    "Write what a search shows: what the fields may hold, then a line of JSON for each option"
-    most = {"best": 1, "correct": 99, "wrong": wrong, "noise": noise}
-    shown = [
-        option
-        for sort in most
-        for option in [one for one in aspect.options if one.sort == sort][: most[sort]]
-    ]
+def _option_table(aspect: _TravelAspect, wrong: int) -> str:  # wrong: most of these options
+    "Return what a search shows: what the fields may hold, then a line of JSON for each option"
+    hidden = [option.id for option in aspect.options if option.sort == "wrong"][wrong:]
     rows = [
         {"id": option.id, "cost": option.cost, **option.facts}
-        for option in sorted(shown, key=lambda option: int(option.id[1:]))
+        for option in sorted(aspect.options, key=lambda option: int(option.id[1:]))
+        if option.id not in hidden
     ]
     values = _TRAVEL_KINDS[aspect.kind].values
     legend = "; ".join(
@@ -454,9 +449,9 @@ class _TravelEnvironment(Environment):
         if aspect.letter in self.shown:
             return Feedback(f"You have the options for {kind}. Look back.", fault="again")
         self.shown.append(aspect.letter)
-        most = (99, 99) if self.config.compat else (_SHOWN_WRONG, _SHOWN_NOISE)
         paid, _ = _TRAVEL_PAY[self.config.compat]
-        return Feedback(_option_table(aspect, *most), paid, parts={"search": paid})
+        table = _option_table(aspect, 99 if self.config.compat else _SHOWN_WRONG)
+        return Feedback(table, paid, parts={"search": paid})
 
     async def on_action(self, content):
         wishes = "\n".join(

@@ -56,7 +56,6 @@ def _shown(value: Any, limit: int) -> str:  # value: of a payload; limit: charac
 def _role_question(
     role: UserRole,
     payload: Mapping[str, Any],
-    persona: str = "",  # who speaks, in words
     **settings,  # further fields of `ChatRequest`
 ) -> ChatRequest:
     "Ask a chat model to do what a role says"
@@ -65,8 +64,6 @@ def _role_question(
         for name in set(_SLOT.findall(role.instructions))
     }
     frame = _JUDGE_FRAME if role.judges else _USER_FRAME
-    if persona and not role.judges:
-        frame += f"\nWho you are:\n{quoted(without_middle(persona, _MAX_SHOWN))}"
     return chat(fill(role.instructions, **texts), frame, schema=dict(role.schema), **settings)
 
 # %% ../../nbs/gyms/05_users.ipynb #UserAnswer
@@ -92,31 +89,28 @@ class ModelUser:
     def __init__(
         self,
         client: ChatClient,
-        persona: str = "",  # who is played, where the gym does not say
         **settings,  # further fields of `ChatRequest`: temperature, max_tokens
     ):
-        self.client, self.name, self.ledger = client, client.name, client.ledger
-        self.persona, self.settings = persona, settings
+        self.client, self.name, self.settings = client, client.name, settings
 
     def request(self, env: Environment, name: str, payload: Mapping[str, Any]) -> ChatRequest:
         "Return the question of a role"
-        role, persona = env.roles[name], str(payload.get("persona") or self.persona)
+        role = env.roles[name]
         settings = {"caller": "judge" if role.judges else "user"} | self.settings
         if not role.judges and settings.get("temperature") != 0:
             settings["seed"] = crc32(f"{env.seed}/{env.task.id}/{len(env.turns)}/{name}".encode())
-        return _role_question(role, payload, persona, **settings)
+        return _role_question(role, payload, **settings)
 
-    def read(self, reply: ChatReply, role: UserRole) -> dict:
-        "Return the answer of a reply"
+    def read(self, reply: ChatReply) -> dict:
+        "Return the answer of a reply; `UserError` if it was cut off, refused or is no user's turn"
         if reply.finish in ("length", "refusal"):
-            why = "was cut off" if reply.finish == "length" else "refused to answer"
             raise UserError(
-                f"{reply.model or self.name} {why}. Give it more tokens, or ask another model."
+                f"{self.name} ended by {reply.finish}. Give it more tokens, or ask another model."
             )
         try:
             _check_said(reply.parsed)
         except ValueError as e:
-            raise UserError(f"{reply.model or self.name}: {e}.") from None
+            raise UserError(f"{self.name}: {e}.") from None
         return json.loads(break_markers(to_json(reply.parsed)))
 
     async def __call__(self, env: Environment, name: str, payload: Mapping[str, Any]) -> dict:
@@ -127,7 +121,7 @@ class ModelUser:
             if e.stops:
                 raise
             raise UserError(shorten(e, 300)) from e
-        return self.read(reply, env.roles[name])
+        return self.read(reply)
 
 # %% ../../nbs/gyms/05_users.ipynb #GymUserConfig
 @dataclass(frozen=True)
@@ -137,8 +131,6 @@ class GymUserConfig(ChatConfig):
     model: str = "rule"
     """rule (offline, by the gym), a chat model (openai/gpt-5-mini, vllm/NAME, hf/NAME-or-folder),
     or env: MULTITURN_MODEL_NAME at OPENAI_BASE_URL"""
-    persona: str = field(default="", kw_only=True)
-    "Whom the model plays, in words, where the gym does not say."
     temperature: float | None = field(default=0.7, kw_only=True)
     "Of a chat model; null: the provider's default."
     max_tokens: int = field(default=512, kw_only=True)
@@ -171,7 +163,7 @@ class GymUserConfig(ChatConfig):
         model, url = self.named()
         options = self.options(ledger) | ({"base_url": url} if url else {})
         settings = {"temperature": self.temperature, "max_tokens": self.max_tokens}
-        return ModelUser(client(model, **options), self.persona, **settings)
+        return ModelUser(client(model, **options), **settings)
 
 
 @dataclass(frozen=True)
