@@ -159,7 +159,8 @@ def _episode_values(e: EpisodeRecord) -> dict[str, float]:
 def measured_tasks(
     episodes: Sequence[EpisodeRecord],
     k: int = 1,  # episodes of a task; more than one: with pass@k and best@k
-) -> list[Measurement]:  # one a task; parts are gyms
+    by_gym: bool = True,  # False: one part for all gyms
+) -> list[Measurement]:  # one for each task
     "Measure a player, task by task"
     by_task: dict[tuple, list] = defaultdict(list)
     for e in episodes:
@@ -172,7 +173,7 @@ def measured_tasks(
             for name, of in (("pass", "success"), ("best", "score")):
                 most = max((copy[of] for copy in scored), default=math.nan)
                 values[f"{name}@{k}"] = most if len(scored) >= k else math.nan
-        parts = {name: {gym: value} for name, value in values.items()}
+        parts = {name: {gym if by_gym else "": value} for name, value in values.items()}
         measured.append(Measurement(f"{gym}/{task}", f"{gym}/{task}", parts))
     return measured
 
@@ -183,12 +184,7 @@ def gym_results(
 ) -> Results:  # levels: gyms, `all` where each gym counts alike, `all tasks` where each task does
     "Compare players, gym by gym and task by task, with intervals over tasks"
     measured = {name: measured_tasks(episodes, k) for name, episodes in players.items()}
-    by_task = {
-        name: [
-            m._replace(values={k: {"": max(v.values())} for k, v in m.values.items()}) for m in ms
-        ]
-        for name, ms in measured.items()
-    }
+    by_task = {name: measured_tasks(episodes, k, False) for name, episodes in players.items()}
     tasks = [replace(row, level="all tasks") for row in results(by_task).rows]
     compared = results(measured)
     return compared._replace(rows=[*compared.rows, *tasks])

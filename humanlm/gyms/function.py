@@ -55,7 +55,7 @@ def arithmetic(
 
     def value(node) -> Any:
         match node:
-            case ast.Constant(int(number) | float(number)) if not isinstance(number, bool):
+            case ast.Constant(int(number) | float(number)):
                 return float(number)
             case ast.Name(name) if name in values:
                 return float(values[name])

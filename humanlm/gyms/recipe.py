@@ -139,10 +139,6 @@ class _GymWork(Work):
         "Begin an episode as the settings say"
         return gym.play(task, self.settings.gyms, self.user, self.judge, seed)
 
-    @property
-    def max_turns(self) -> int:
-        return max(gym.configured(self.settings.gyms).max_turns for gym in self.gyms.values())
-
     def messages(self, gym: Gym, env: Environment) -> list[dict]:
         "Return what the policy has read so far"
         return [m | {"name": ""} for m in episode_messages(gym, env, self.settings.gyms.system)]
@@ -160,6 +156,11 @@ class _GymWork(Work):
             }
             for gym, task in self.pairs(part)
         ]
+
+
+def _most_turns(s: Settings, gyms: Mapping[str, Gym]) -> int:
+    "Return the turns of the longest episode"
+    return max(gym.configured(s.gyms).max_turns for gym in gyms.values())
 
 
 def _gym_tasks(
@@ -263,7 +264,7 @@ def _train_gyms(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
     "Let the policy play in groups, and share what was earned among its turns"
     s = run.settings
     method = Method(
-        multi_turn(_GymUsers(run.work), run.work.max_turns),
+        multi_turn(_GymUsers(run.work), _most_turns(s, run.work.gyms)),
         turn_advantage(s.credit, bool(s.gyms.compat)),
         TurnReward(s.credit.score),
         memory=GymMonitor(),
@@ -284,7 +285,7 @@ _TOGETHER = 64  # dialogues that are played at once
 def _model_episodes(work: _GymWork, policy: ModelPolicy) -> list[EpisodeRecord]:
     "Let a policy play the held-out tasks"
     s, users, rows = work.settings, _GymUsers(work), work.rows("test")
-    play = multi_turn(users, work.max_turns, s.rollout.eval_sampling(s.run.seed))
+    play = multi_turn(users, _most_turns(s, work.gyms), s.rollout.eval_sampling(s.run.seed))
     for i in range(0, len(rows), _TOGETHER):
         some = rows[i : i + _TOGETHER]
         for row, t in zip(some, run_sync(play(some, policy))):
@@ -321,7 +322,7 @@ NAMES = Names(
 
 def _rests_on(config: Mapping[str, Any]) -> list[str]:
     "Say what stands behind the numbers of a run"
-    user, judge = (config.get(group, {}).get("model", "rule") for group in ("user", "judge"))
+    user, judge = (config[group]["model"] for group in ("user", "judge"))
     return [
         f"Users are played by {user}, judges by {judge}; rule: made-up users and judges "
         "that follow the gym's own rules.",
@@ -426,7 +427,6 @@ class _GymRecipe(Recipe):
     def plan(self, s: Settings) -> list[str]:
         "Return what a run does"
         gyms, parts, rows = _gym_tasks(s)
-        turns = max(gym.configured(s.gyms).max_turns for gym in gyms.values())
         tasks = sum(map(len, parts["train"].values()))
         held = ", ".join(f"{len(test):,} of {name}" for name, test in parts["test"].items())
         plan = {
@@ -434,7 +434,7 @@ class _GymRecipe(Recipe):
             "tasks": f"{tasks:,} for training in {', '.join(s.gyms.train)}; held out: {held}",
             "user": f"{in_plan(*s.user.named())}; judge {in_plan(*s.judge.named())}",
             "credit": f"{s.credit.credit} by {s.credit.score}, gamma {s.credit.gamma}; "
-            f"at most {turns} turns of {s.gyms.turn_tokens} tokens",
+            f"at most {_most_turns(s, gyms)} turns of {s.gyms.turn_tokens} tokens",
         }
         if s.gyms.lessons:
             count = sum(1 for _ in read_lessons(s.gyms.lessons))

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ..core.basics import ConfigError, DataError, fingerprint, shorten
+from ..core.basics import ConfigError, DataError, check_name, fingerprint, shorten
 from ..data.files import Faults, FileRow, read_rows
 from .protocol import Gym, GymTask, find_gym
 from ..hierarchy.prompts import markup
@@ -123,17 +123,9 @@ def read_lessons(
         rules = row.values.get("system") if system else ""
         prompt = [{"role": "system", "name": "", "content": _marked(rules)}] if rules else []
         lessons = []
-        try:
-            turns = [
-                (_SPEAKERS[turn["from"]], turn["value"])
-                for turn in row.values.get("conversations", ())
-            ]
-        except (KeyError, TypeError) as e:
-            raise DataError(
-                f"{path}, row {row.row} is no dialogue ({e!r}). "
-                "Give conversations of human, gpt and observation."
-            ) from e
-        for role, text in turns:
+        for turn in row.values.get("conversations", ()):
+            who, text = turn.get("from"), turn.get("value", "")
+            role = _SPEAKERS[check_name(who, _SPEAKERS, f"speaker in {path}")]
             if role == "assistant":
                 name = f"{row.values.get('id', row.row)}-{len(prompt)}"
                 lessons.append(sft_row(list(prompt), _marked(text), row_id=name))

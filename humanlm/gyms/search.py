@@ -61,13 +61,11 @@ def _rare_words(pages):
     ]
 
 
-def _find_pages(
-    pages: tuple[_WebPage, ...], query: str, count: int = 5
-) -> list[_WebPage]:  # count: at most
-    "Rank pages by the rare words that they share with a query; of equal ones the first"
+def _find_pages(pages: tuple[_WebPage, ...], query: str) -> list[_WebPage]:
+    "Return pages that share words with a query, those with rare shared words first"
     words = {*_WORD.findall(_plain(query))}
     scores = [sum(page[word] for word in words & page.keys()) for page in _rare_words(pages)]
-    best = sorted(range(len(pages)), key=lambda at: -scores[at])[:count]
+    best = sorted(range(len(pages)), key=lambda at: -scores[at])
     return [pages[at] for at in best if scores[at] > 0]
 
 # %% ../../nbs/gyms/52_search.ipynb #same_answer
@@ -85,7 +83,7 @@ def _answer_words(text):
     return [str(_NUMBERS.index(word)) if word in _NUMBERS else word for word in words]
 
 
-def _same_answer(message: str, gold: str) -> bool:  # said: short, as a policy wrote it
+def _same_answer(message: str, gold: str) -> bool:
     "Tell by rule whether an answer is right: the same text, or a word F1 of 0.8 and the same facts"
     a, b = _answer_words(message), _answer_words(gold)
     facts = [
@@ -154,7 +152,7 @@ class _SearchEnvironment(TriesEnvironment):
         )
     }
 
-    def rule_grader(self, question: str, gold: str, message: str) -> dict:
+    def rule_grader(self, gold: str, message: str, **_) -> dict:
         right = any(_same_answer(message, one) for one in (gold, *self.task.aliases))
         return {"reasoning": "", "verdict": "yes" if right else "no"}
 
@@ -164,14 +162,14 @@ class _SearchEnvironment(TriesEnvironment):
         self.searches += 1
         left = f"Searches left: {_MAX_SEARCHES - self.searches}."
         if not self.task.pages and setting("SERPER_API_KEY"):
-            pages = (await _serper(content[:300]))[:_MAX_RESULTS]
+            pages = await _serper(content[:300])
         else:
-            pages = _find_pages(self.task.pages, content[:300], _MAX_RESULTS)
+            pages = _find_pages(self.task.pages, content[:300])
         if not pages:
             return Feedback(f"Nothing was found. {left}")
         lines = [
             f"{n}. {shorten(title, 120)}: {shorten(text, 400)}"
-            for n, (title, text) in enumerate(pages, 1)
+            for n, (title, text) in enumerate(pages[:_MAX_RESULTS], 1)
         ]
         return Feedback("\n".join([*lines, left]))
 

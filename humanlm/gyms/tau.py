@@ -330,22 +330,19 @@ class _Desk:
     @_as_tool
     def cancel_pending_order(self, order_id: str, reason: str):
         "Cancel a pending order; the reason is one of: no longer needed; ordered by mistake"
-        order, net = self.order(order_id, "pending"), Counter()
+        order = self.order(order_id, "pending")
         if reason not in _REASONS:
             raise DataError(f"the reason must be one of: {'; '.join(_REASONS)}")
-        for row in order["payment_history"]:
-            sign = 1 if row["transaction_type"] == "payment" else -1
-            net[row["payment_method_id"]] += sign * row["amount"]
-        back = {way: round(amount, 2) for way, amount in net.items() if round(amount, 2) > 0}
-        for way, amount in back.items():
-            self.charge(order["user_id"], way, -amount)
-        refunds = [_payment("refund", amount, way) for way, amount in back.items()]
+        history = order["payment_history"]
+        *_, paid = (row for row in history if row["transaction_type"] == "payment")
+        amount, way = paid["amount"], paid["payment_method_id"]
+        self.charge(order["user_id"], way, -amount)
         return self.put(
             "orders",
             order_id,
             status="cancelled",
             cancel_reason=reason,
-            payment_history=[*order["payment_history"], *refunds],
+            payment_history=[*history, _payment("refund", amount, way)],
         )
 
     @_as_tool
@@ -419,9 +416,9 @@ class _Desk:
         new_item_ids in the order of item_ids"""
         order = self.order(order_id, "delivered")
         _, more = self.swapped(order, item_ids, new_item_ids)
-        way = self.method(order["user_id"], payment_method_id)
-        if way["source"] == "gift_card" and way["balance"] < more:
-            raise DataError(f"{payment_method_id} holds {way['balance']}, and {more} is needed")
+        _Desk(self.shop, {**self.changed}).charge(
+            order["user_id"], payment_method_id, more
+        )  # later
         return self.put(
             "orders",
             order_id,

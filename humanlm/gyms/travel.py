@@ -394,7 +394,7 @@ class _TravelEnvironment(Environment):
     def history(self) -> list[dict]:
         return as_dialogue(self.turns, "action")
 
-    def rule_search_judge(self, query: str, plans: str) -> dict:
+    def rule_search_judge(self, query: str, **_) -> dict:
         fields = _read_query(query)
         aspect = self.task.by_name.get(fields["aspect"])
         if aspect is None:
@@ -405,13 +405,13 @@ class _TravelEnvironment(Environment):
         )
         return {"aspect": aspect.kind, "fits": fits}
 
-    def rule_listener(self, message: str, wishes: str, history: list) -> dict:
+    def rule_listener(self, message: str, **_) -> dict:
         return dict(zip(("kind", "wish"), _rule_heard(self.task, message, self.hinted)))
 
-    def rule_hinter(self, message: str, wish: str, hint: str, history: list) -> dict:
+    def rule_hinter(self, hint: str, **_) -> dict:
         return {"reply": hint}
 
-    def rule_talker(self, message: str, history: list) -> dict:
+    def rule_talker(self, **_) -> dict:
         return {"reply": _REPLIES["other"]}
 
     async def hint(self, message: str, name: str) -> str:

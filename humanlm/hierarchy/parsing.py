@@ -14,8 +14,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ..clients.thoughts import THOUGHT_TAG, without_thoughts
-from ..core.basics import ConfigError, shorten
-from .levels import LEVELS, is_level_name
+from .levels import LEVELS
 from .prompts import closing, opening
 
 # %% ../../nbs/hierarchy/51_parsing.ipynb #ParsePolicy
@@ -77,11 +76,6 @@ def thought_of(
 # %% ../../nbs/hierarchy/51_parsing.ipynb #_Patterns
 @lru_cache(maxsize=256)
 def _tags(levels):
-    if not levels or len(set(levels)) < len(levels) or not all(map(is_level_name, levels)):
-        raise ConfigError(
-            f"Cannot parse for {shorten(repr(levels))}. Give one or more different "
-            "level names, as in 'stance'."
-        )
     return re.compile(f"</?(?:{'|'.join(levels)})>", re.I | re.A)
 
 # %% ../../nbs/hierarchy/51_parsing.ipynb #_strict
