@@ -2708,7 +2708,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                   'humanlm.gyms.tau._announces': ('gyms/tau.html#_announces', 'humanlm/gyms/tau.py'),
                                   'humanlm.gyms.tau._as_tool': ('gyms/tau.html#_as_tool', 'humanlm/gyms/tau.py'),
                                   'humanlm.gyms.tau._calls': ('gyms/tau.html#_calls', 'humanlm/gyms/tau.py'),
-                                  'humanlm.gyms.tau._clerk_plan': ('gyms/tau.html#_clerk_plan', 'humanlm/gyms/tau.py'),
                                   'humanlm.gyms.tau._difference': ('gyms/tau.html#_difference', 'humanlm/gyms/tau.py'),
                                   'humanlm.gyms.tau._new_address': ('gyms/tau.html#_new_address', 'humanlm/gyms/tau.py'),
                                   'humanlm.gyms.tau._new_task': ('gyms/tau.html#_new_task', 'humanlm/gyms/tau.py'),

@@ -90,7 +90,7 @@ class EpisodeRecord:
     @classmethod
     def of(cls, gym: Gym, env: Environment, copy: int = 0) -> "EpisodeRecord":
         "Make the record of an episode that has ended"
-        turns = [turn._asdict() | {"parts": dict(turn.parts)} for turn in env.turns]
+        turns = [turn._asdict() for turn in env.turns]
         score = math.nan if env.stop in BROKEN else gym.score(env)
         return cls(gym.name, env.task.id, copy, turns, env.stop, score, gym.best(env.task))
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations
+from itertools import combinations, product
 from zlib import crc32
 
 from .function import fixture, published_row, read_task
@@ -161,23 +161,23 @@ class _PersuadeEnvironment(Environment):
         return {"reply": " ".join(remarks), "stance": _STEPS[at]}
 
 # %% ../../nbs/gyms/56_persuade.ipynb #persuade_tasks
-_PLACES, _MEASURES = _TEXTS["places"], _TEXTS["measures"]
+_MEASURES = _TEXTS["measures"]
 _EVEN = 20  # measures of even seeds; odd seeds have the others
 
 
 def _persuade_tasks(count: int, seed: int) -> list[_PersuadeTask]:
     "Make up claims; those of even and of odd seeds have no measure in common"
     measures = _MEASURES[_EVEN:] if seed % 2 else _MEASURES[:_EVEN]
-    pairs = list(combinations(_TEXTS["reasons"], 2))
-    total, tasks = len(_PLACES) * len(measures) * len(pairs), []
-    for i, number in enumerate(random.Random(f"persuade{seed}").sample(range(total), count)):
-        number, place = divmod(number, len(_PLACES))
-        pair, measure = divmod(number, len(measures))
-        first, second = pairs[pair]
-        claim = f"{_PLACES[place]} should {measures[measure]}."
-        argument = f"{first.capitalize()}, and {second}."
-        tasks.append(_PersuadeTask(f"persuade-{seed}-{i}", claim, argument))
-    return tasks
+    claims = list(product(combinations(_TEXTS["reasons"], 2), measures, _TEXTS["places"]))
+    drawn = random.Random(f"persuade{seed}").sample(claims, count)
+    return [
+        _PersuadeTask(
+            f"persuade-{seed}-{n}",
+            f"{place} should {measure}.",
+            f"{first.capitalize()}, and {second}.",
+        )
+        for n, ((first, second), measure, place) in enumerate(drawn)
+    ]
 
 # %% ../../nbs/gyms/56_persuade.ipynb #persuade
 def _persuade_expert(env: _PersuadeEnvironment) -> ToolCall:

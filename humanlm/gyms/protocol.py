@@ -65,10 +65,10 @@ def read_call(
 
 
 def _object_call(value: dict) -> ToolCall | None:
-    "Return the call of an object: fields of the published tool, or a tool named like a kind"
-    name, fields = ("", value) if "choice" in value else tool_call(value) or ("", {})
-    kind, content = fields.get("choice", name), fields.get("content") or ""
-    if not isinstance(kind, str) or ("choice" not in fields and kind not in KINDS):
+    "Return the call in the fields of the published tool, choice and content; None without them"
+    fields = value if "choice" in value else (tool_call(value) or ("", {}))[1]
+    kind, content = fields.get("choice"), fields.get("content") or ""
+    if not isinstance(kind, str):
         return None
     kind = kind.strip().lower()[:40]
     content = content.strip() if isinstance(content, str) else json.dumps(content)
@@ -211,7 +211,6 @@ class Environment:
         seed: int = 0,  # of this episode
     ):
         self.task, self.config, self.user, self.judge, self.seed = task, config, user, judge, seed
-        self.max_turns = config.max_turns or 16
         self.turns: list[GymTurn] = []
         self.texts: list[str] = []  # messages of the policy, as it wrote them
         self.stop, self.best = "", 0.0
@@ -256,7 +255,7 @@ class Environment:
         turn = GymTurn(call.kind, call.content, text, float(reward), parts, fault)
         self.turns.append(turn)
         if not self.stop:
-            at_limit = "turn_limit" if len(self.turns) >= self.max_turns else ""
+            at_limit = "turn_limit" if len(self.turns) >= self.config.max_turns else ""
             self.stop = FINISH if call.kind == FINISH else "done" if done else at_limit
         return turn
 

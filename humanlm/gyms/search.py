@@ -239,9 +239,7 @@ def _search_tasks(count: int, seed: int) -> list[_SearchTask]:
         facts, pages = _country(random.Random(f"search/{seed}/{len(tasks)}"))
         for n, one in enumerate(facts):
             question = _TEXTS["questions"][(n + seed) % len(_TEXTS["questions"])]
-            answer, steps = one[question["answer"]], ("{maker} of the {work}", "{who}")
-            if not question["by_work"]:
-                steps = "{who}", "town {town}"
+            answer = one[question["answer"]]
             tasks.append(
                 _SearchTask(
                     f"search-{seed}-{len(tasks)}",
@@ -249,7 +247,7 @@ def _search_tasks(count: int, seed: int) -> list[_SearchTask]:
                     answer,
                     (answer.split()[-1],) if question["answer"] == "teacher" else (),
                     pages,
-                    tuple(step.format(**one) for step in steps),
+                    tuple(step.format(**one) for step in question["steps"]),
                 )
             )
     return tasks[:count]

@@ -728,8 +728,9 @@ def _tool(name, arguments):
     return ToolCall("answer", json.dumps({"name": name, "arguments": arguments}))
 
 
-def _clerk_plan(task: _TauTask, turns: int) -> list[ToolCall]:  # turns: that may be used
-    "List what a clerk who has read the task does"
+def _tau_expert(env: _TauEnvironment) -> ToolCall:
+    "Do the first step that is not done, of a clerk who has read the task; repeat the last one"
+    task = env.task
     calls = [(action["name"], action["kwargs"]) for action in task.actions]
     orders = dict.fromkeys(kwargs["order_id"] for _, kwargs in calls if "order_id" in kwargs)
     looks = [_tool("get_order_details", {"order_id": key}) for key in orders]
@@ -740,13 +741,9 @@ def _clerk_plan(task: _TauTask, turns: int) -> list[ToolCall]:  # turns: that ma
         last += f" You asked for: {' and '.join(task.outputs)}."
     doing = [*(_tool(*call) for call in calls), ToolCall("action", last)]
     plan = [ToolCall("action", _ASK), _tool(*task.identity[1:]), *looks, agree, *doing]
-    return plan if len(plan) <= turns else doing
-
-
-def _tau_expert(env: _TauEnvironment) -> ToolCall:
-    "Do the first thing of the plan that is not done; say the last one again"
+    if len(plan) > env.config.max_turns:
+        plan = doing
     done = {(turn.kind, turn.content) for turn in env.turns}
-    plan = _clerk_plan(env.task, env.max_turns)
     return next((call for call in plan if (call.kind, call.content) not in done), plan[-1])
 
 

@@ -194,7 +194,8 @@ class _TravelTask(GymTask):
 _TRAVEL_SHAPES = ("22", "33", "44", "233", "333", "334", "444", "2222")  # wishes of each aspect
 
 
-def _new_task(rng, name, shape, rest):
+def _new_task(seed, n):
+    rng, shape = random.Random(f"travel/{seed}/{n}"), _TRAVEL_SHAPES[n % len(_TRAVEL_SHAPES)]
     kinds = ["flight", rng.choice(("hotel", "apartment")), "rental_car", "restaurant"]
     chosen = sorted(rng.sample(range(4), len(shape)))
     sizes = rng.sample([*map(int, shape)], len(shape))
@@ -207,12 +208,12 @@ def _new_task(rng, name, shape, rest):
     aspects, sentences = [], []
     for kind, size in zip((kinds[at] for at in chosen), sizes):
         details = dict(zip(_TRAVEL_KINDS[kind].details, trip.get(kind, stay)))
-        wishes = rng.choice(_wish_sets(kind, size)[rest::3])
+        wishes = rng.choice(_wish_sets(kind, size)[seed % 3 :: 3])
         options = _travel_options(rng, kind, wishes, place)
         aspects.append(_TravelAspect(kind, place, details, wishes, options))
         sentences.append(_TRAVEL_KINDS[kind].sentence.format(**details))
     sentences.append("Where my wishes are met, I take the cheapest.")
-    return _TravelTask(name, " ".join(sentences), tuple(aspects))
+    return _TravelTask(f"travel-{seed}-{n}", " ".join(sentences), tuple(aspects))
 
 
 def _travel_tasks(
@@ -220,11 +221,7 @@ def _travel_tasks(
     seed: int,  # of different remainders by 3: no shared component
 ) -> list[_TravelTask]:
     "Make trips"
-    tasks = []
-    for n in range(count):
-        rng, shape = random.Random(f"travel/{seed}/{n}"), _TRAVEL_SHAPES[n % len(_TRAVEL_SHAPES)]
-        tasks.append(_new_task(rng, f"travel-{seed}-{n}", shape, seed % 3))
-    return tasks
+    return [_new_task(seed, n) for n in range(count)]
 
 # %% ../../nbs/gyms/58_travel.ipynb #TravelConfig
 _TRAVEL_PAY = {  # compat → reward of the first right search for an aspect, of finding a wish
@@ -536,7 +533,7 @@ def _wish_question(aspect, topic):
 
 def _travel_expert(env):
     left = [aspect for aspect in env.task.aspects if aspect.letter not in env.booked]
-    spare = env.max_turns - len(env.turns) - len(left)
+    spare = env.config.max_turns - len(env.turns) - len(left)
     unseen = [aspect for aspect in left if aspect.letter not in env.shown]
     if unseen and spare > 0:
         return _query(unseen[0])
