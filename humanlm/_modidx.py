@@ -2551,7 +2551,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'humanlm.gyms.protocol.UserError': ('gyms/protocol.html#usererror', 'humanlm/gyms/protocol.py'),
                                        'humanlm.gyms.protocol.UserRole': ('gyms/protocol.html#userrole', 'humanlm/gyms/protocol.py'),
                                        'humanlm.gyms.protocol._broken': ('gyms/protocol.html#_broken', 'humanlm/gyms/protocol.py'),
-                                       'humanlm.gyms.protocol._installed': ('gyms/protocol.html#_installed', 'humanlm/gyms/protocol.py'),
                                        'humanlm.gyms.protocol._object_call': ( 'gyms/protocol.html#_object_call',
                                                                                'humanlm/gyms/protocol.py'),
                                        'humanlm.gyms.protocol.answer_form': ('gyms/protocol.html#answer_form', 'humanlm/gyms/protocol.py'),

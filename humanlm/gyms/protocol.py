@@ -14,7 +14,6 @@ import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from inspect import isawaitable
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -368,20 +367,13 @@ GYMS = {
 _SPELT = {"bamboogle": "search", "persuasion": "persuade", "turtlesoup": "turtle"}
 
 
-@cache
-def _installed() -> dict[str, str]:
-    from importlib.metadata import entry_points
-
-    return {entry.name: entry.value for entry in entry_points(group="humanlm.gyms")}
-
-
 def find_gym(
     name: str,  # of a gym, as published rows spell it, or module:name
 ) -> Gym:
     "Find a gym; `ConfigError` names the nearest"
     if not is_plugin(name):
         name = re.sub(r"^interact_|-v\d+$|gym(?=$|-v)|\d+(?=$|_)", "", name.lower())
-    return find_plugin(_SPELT.get(name, name), _installed() | GYMS, "gym")
+    return find_plugin(_SPELT.get(name, name), GYMS, "gym")
 
 # %% ../../nbs/gyms/04_protocol.ipynb #play_through
 _TOO_LONG = re.compile(

@@ -352,8 +352,8 @@ class _GymRecipe(Recipe):
     def check(self, s: Settings) -> None:
         "Raise where tasks cannot be made or users cannot be paid for"
         _gym_tasks(s)
-        turns = not s.gyms.lessons or any(read_lessons(s.gyms.lessons))
-        require("gyms", (turns, f"lessons: {s.gyms.lessons} holds no turn of a policy"))
+        if s.gyms.lessons and not any(read_lessons(s.gyms.lessons)):
+            raise DataError(f"gyms.lessons: {s.gyms.lessons} holds no turn of a policy.")
         for config in (s.user, s.judge):
             config.require_price(config.named()[0])
 
@@ -387,8 +387,8 @@ class _GymRecipe(Recipe):
 
     def contract(self, run: Any, name: str, tokenizer: Any) -> dict[str, str]:
         "Say how the model was told where it is"
-        names = ("system", "turn_tokens")
-        how = {name: getattr(run.settings.gyms, name) for name in names}
+        s = run.settings.gyms
+        how = {"system": s.system, "turn_tokens": s.turn_tokens}
         return {"gyms.json": to_json(how, indent=1)}
 
     def evaluate(self, run: Any, name: str) -> list[Measurement]:
