@@ -2537,8 +2537,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'humanlm.gyms.protocol.Gym.system_prompt': ( 'gyms/protocol.html#gym.system_prompt',
                                                                                     'humanlm/gyms/protocol.py'),
                                        'humanlm.gyms.protocol.GymConfig': ('gyms/protocol.html#gymconfig', 'humanlm/gyms/protocol.py'),
-                                       'humanlm.gyms.protocol.GymConfig.__post_init__': ( 'gyms/protocol.html#gymconfig.__post_init__',
-                                                                                          'humanlm/gyms/protocol.py'),
                                        'humanlm.gyms.protocol.GymTask': ('gyms/protocol.html#gymtask', 'humanlm/gyms/protocol.py'),
                                        'humanlm.gyms.protocol.GymTask.opening': ( 'gyms/protocol.html#gymtask.opening',
                                                                                   'humanlm/gyms/protocol.py'),

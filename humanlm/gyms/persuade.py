@@ -161,13 +161,12 @@ class _PersuadeEnvironment(Environment):
         return {"reply": " ".join(remarks), "stance": _STEPS[at]}
 
 # %% ../../nbs/gyms/56_persuade.ipynb #persuade_tasks
-_MEASURES = _TEXTS["measures"]
 _EVEN = 20  # measures of even seeds; odd seeds have the others
 
 
 def _persuade_tasks(count: int, seed: int) -> list[_PersuadeTask]:
     "Make up claims; those of even and of odd seeds have no measure in common"
-    measures = _MEASURES[_EVEN:] if seed % 2 else _MEASURES[:_EVEN]
+    measures = _TEXTS["measures"][_EVEN:] if seed % 2 else _TEXTS["measures"][:_EVEN]
     claims = list(product(combinations(_TEXTS["reasons"], 2), measures, _TEXTS["places"]))
     drawn = random.Random(f"persuade{seed}").sample(claims, count)
     return [

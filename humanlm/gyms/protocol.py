@@ -21,7 +21,7 @@ from ..clients.calls import tool_call
 from ..clients.protocol import LLMError
 from ..clients.reader import break_markers, read_answer, read_json
 from ..clients.thoughts import without_thoughts
-from ..core.basics import ConfigError, DataError, HumanLMError, require, shorten, to_json
+from ..core.basics import ConfigError, DataError, HumanLMError, shorten, to_json
 from ..core.html import Table
 from ..core.plugins import find_plugin, is_plugin
 
@@ -86,10 +86,6 @@ class GymConfig:
     compat: Literal["", "userrl", "userrl-training"] = ""
     """userrl: with the quirks and rewards on which published numbers depend; userrl-training: with
     those of their training."""
-
-    def __post_init__(self):
-        some = self.max_turns is None or self.max_turns >= 1
-        require("gym", (some, f"max_turns must be at least 1, got {self.max_turns}"))
 
 # %% ../../nbs/gyms/04_protocol.ipynb #GymTask
 @dataclass(frozen=True)

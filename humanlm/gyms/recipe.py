@@ -87,7 +87,6 @@ class _GymsConfig(RowsConfig, GymConfig):
     """Tell the policy in a system message where it is. A tiny model learns faster without."""
 
     def __post_init__(self):
-        super().__post_init__()
         require(
             "gyms",
             (bool(self.train), f"train is empty. Name one or more of {', '.join(GYMS)}"),

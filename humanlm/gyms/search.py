@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ..clients.protocol import setting
-from ..clients.providers import Unreadable, guarded
+from ..clients.providers import guarded
 from ..core.basics import shorten
 from .function import TriesEnvironment, fixture, prompt_text, published_row, read_task
 from humanlm.gyms.protocol import (
@@ -27,7 +27,6 @@ from humanlm.gyms.protocol import (
     Gym,
     GymTask,
     ToolCall,
-    UserError,
     UserRole,
     answer_form,
 )
@@ -97,23 +96,19 @@ def _same_answer(message: str, gold: str) -> bool:
 _SERPER_URL = "https://google.serper.dev/search"
 
 
-async def _serper(query: str) -> list[_WebPage]:
+async def _serper(query: str, key: str) -> list[_WebPage]:
     "Search the web through Serper"
-    from httpx2 import AsyncClient, HTTPError
+    from httpx2 import AsyncClient
 
-    key = {"X-API-KEY": setting("SERPER_API_KEY") or ""}
-    try:
-        async with AsyncClient(timeout=15.0, **guarded()) as http:
-            reply = await http.post(_SERPER_URL, json={"q": query, "num": 15}, headers=key)
-        answer = reply.raise_for_status().json()
-        rows = [answer.get("answerBox", {}), *answer.get("organic", ())]
-        return [
-            _WebPage(row.get("title", ""), row.get("answer") or row.get("snippet", ""))
-            for row in rows
-            if row
-        ]
-    except (HTTPError, Unreadable, ValueError, AttributeError) as e:
-        raise UserError(f"The search failed: {type(e).__name__}.") from None
+    headers, body = {"X-API-KEY": key}, {"q": query, "num": 15}
+    async with AsyncClient(timeout=15.0, **guarded()) as http:
+        reply = await http.post(_SERPER_URL, json=body, headers=headers)
+    answer = reply.raise_for_status().json()
+    rows = [answer.get("answerBox"), *answer.get("organic", ())]
+    return [
+        _WebPage(row.get("title", ""), row.get("answer") or row.get("snippet", ""))
+        for row in filter(None, rows)
+    ]
 
 # %% ../../nbs/gyms/52_search.ipynb #SearchTask
 @dataclass(frozen=True)
@@ -161,8 +156,8 @@ class _SearchEnvironment(TriesEnvironment):
             return Feedback("No searches are left. Answer now.", fault="budget")
         self.searches += 1
         left = f"Searches left: {_MAX_SEARCHES - self.searches}."
-        if not self.task.pages and setting("SERPER_API_KEY"):
-            pages = await _serper(content[:300])
+        if not self.task.pages and (key := setting("SERPER_API_KEY")):
+            pages = await _serper(content[:300], key)
         else:
             pages = _find_pages(self.task.pages, content[:300])
         if not pages:

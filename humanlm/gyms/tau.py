@@ -151,9 +151,7 @@ def _small_shop(name: str) -> _Shop:
     return {name: {row[key]: row for row in rows} for (name, key), rows in tables}
 
 # %% ../../nbs/gyms/59_tau.ipynb #RetailDesk
-_TRANSFER = "transfer_to_human_agents"  # ends an episode
 _REASONS = ("no longer needed", "ordered by mistake")  # for which an order may be cancelled
-_RULES = tuple(_TEXTS["retail"])  # of the desk
 _TOOLS: dict[str, Any] = {}  # name → method of `_Desk`
 
 
@@ -572,7 +570,7 @@ _PAGES = {  # word of a search → what it shows
         [*_TOOL_LINES, "Arguments are texts; those that end in _ids are lists of texts."]
     ),
     "help": _HELP,
-    "policy": "\n".join(f"{n}. {rule}" for n, rule in enumerate(_RULES, 1)),
+    "policy": "\n".join(f"{n}. {rule}" for n, rule in enumerate(_TEXTS["retail"], 1)),
 }
 
 # %% ../../nbs/gyms/59_tau.ipynb #TauEnvironment
@@ -633,7 +631,7 @@ class _TauEnvironment(Environment):
         except DataError as e:
             return Feedback(str(e), fault="format")
         shown, fault = self.desk.call(name, arguments)
-        if name == _TRANSFER and not fault:
+        if name == "transfer_to_human_agents" and not fault:
             return Feedback(shown, self.paid(), True)
         return Feedback(shown, fault=fault)
 

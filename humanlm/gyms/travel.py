@@ -229,7 +229,8 @@ _TRAVEL_PAY = {  # compat → reward of the first right search for an aspect, of
     "userrl": (0.2, 0.6),  # as it was evaluated
     "userrl-training": (0.0, 0.8),
 }
-_CHOICE_PAY = {"best": 1.0, "correct": 0.8}  # of an option that meets all wishes
+# sort of an option that meets all wishes → its reward, and what the user says
+_CHOICES = {"best": (1.0, "the best there is"), "correct": (0.8, "fine, not the best")}
 _SEARCH_FAILS = 5  # every fifth search fails
 _TELLS_AFTER = 3  # turns without a wish until one is told unasked
 _SHOWN_WRONG = 10  # wrong options that a search shows; with compat, all
@@ -350,7 +351,6 @@ def _option_table(aspect: _TravelAspect, wrong: int) -> str:  # wrong: most of t
 
 # %% ../../nbs/gyms/58_travel.ipynb #TravelEnvironment
 _ID = re.compile(r"[ACFHR]\d{1,4}", re.ASCII)
-_SAID = {"best": "the best there is", "correct": "fine, not the best"}
 _REPLIES = {
     "wish": "That is booked and settled.",
     "none": "I have no wish there; choose what you like.",
@@ -487,8 +487,9 @@ class _TravelEnvironment(Environment):
                 return Feedback(f"The {aspect.kind} is booked already.", fault="again")
             sort = aspect.sorts.get(one, "wrong")
             self.booked[one[0]] = sort == "best"
-            paid += _CHOICE_PAY.get(sort, 0.0)
-            texts.append(f"{one}: {_SAID.get(sort, 'not what I want')}.")
+            reward, text = _CHOICES.get(sort, (0.0, "not what I want"))
+            paid += reward
+            texts.append(f"{one}: {text}.")
         done = len(self.booked) == len(self.task.aspects)
         if self.config.compat:
             done = done and all(self.booked.values())

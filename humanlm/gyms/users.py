@@ -41,16 +41,16 @@ _SLOT = re.compile(r"\{([a-z_]+)\}")
 _LABELS = {"user": "You", "assistant": "Assistant"}
 
 
-def _shown(value: Any, limit: int) -> str:  # value: of a payload; limit: characters
+def _shown(value: Any) -> str:  # value: of a payload
     "Put a field of a payload into a prompt"
     if value in ([], ()):
         return "(nothing yet)"
     if isinstance(value, list) and isinstance(value[0], Mapping) and "role" in value[0]:
         return "\n".join(
-            f"{_LABELS[turn['role']]}:\n{quoted(without_middle(turn['content'], limit))}"
+            f"{_LABELS[turn['role']]}:\n{quoted(without_middle(turn['content'], _MAX_SHOWN))}"
             for turn in value[-12:]
         )
-    return quoted(without_middle(value if isinstance(value, str) else to_json(value), limit))
+    return quoted(without_middle(value if isinstance(value, str) else to_json(value), _MAX_SHOWN))
 
 
 def _role_question(
@@ -59,10 +59,7 @@ def _role_question(
     **settings,  # further fields of `ChatRequest`
 ) -> ChatRequest:
     "Ask a chat model to do what a role says"
-    texts = {
-        name: f"\n{_shown(payload[name], _MAX_SHOWN)}\n"
-        for name in set(_SLOT.findall(role.instructions))
-    }
+    texts = {name: f"\n{_shown(payload[name])}\n" for name in set(_SLOT.findall(role.instructions))}
     frame = _JUDGE_FRAME if role.judges else _USER_FRAME
     return chat(fill(role.instructions, **texts), frame, schema=dict(role.schema), **settings)
 

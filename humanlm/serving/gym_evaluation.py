@@ -103,7 +103,6 @@ class _PlayConfig(_SourceConfig, GymConfig):
     """Episodes of each task; of several, pass@k and best@k are measured too."""
 
     def __post_init__(self):
-        super().__post_init__()
         require("play", (self.k >= 1, f"k must be at least 1, got {self.k}"))
 
 
