@@ -460,7 +460,7 @@ class _GymStudy(Study):
     def complete(self, trials: Sequence[Trial], found: Arms) -> dict[str, Any]:
         "Add what was learned in each seed"
         pairs = dict.fromkeys(
-            tuple(map(trial.arm, self.models(trial.settings)[::-1])) for trial in trials
+            (trial.arm("gyms"), trial.arm(self.models(trial.settings)[0])) for trial in trials
         )
         seeds = list(dict.fromkeys(trial.seed for trial in trials))
         return {"by_seed": rounded(found.seed_changes(list(pairs), "share", seeds))}

@@ -50,10 +50,7 @@ def _row_gym(row: FileRow) -> Gym:
     name = str(row.values.get("data_source") or re.sub(r"^gym_|\.\w+$", "", row.file))
     if ":" in name:  # a file may not name code
         raise DataError(f"data_source is {shorten(name)}, no gym")
-    gym = find_gym(name)
-    if gym.read is None:
-        raise DataError(f"the gym {gym.name} has no public rows")
-    return gym
+    return find_gym(name)
 
 
 def _task_key(task: GymTask) -> str:
@@ -73,6 +70,8 @@ def read_gym_rows(
     for row in (row for one in paths for row in read_rows(one, faults)):
         try:
             gym = _row_gym(row)
+            if gym.read is None:
+                raise DataError(f"the gym {gym.name} has no public rows")
             if (names and gym.name not in names) or len(tasks[gym.name]) == limit:
                 continue
             task = gym.read(row.values)

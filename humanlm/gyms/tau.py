@@ -739,7 +739,7 @@ def _tau_expert(env: _TauEnvironment) -> ToolCall:
         last += f" You asked for: {' and '.join(task.outputs)}."
     doing = [*(_tool(*call) for call in calls), ToolCall("action", last)]
     plan = [ToolCall("action", _ASK), _tool(*task.identity[1:]), *looks, agree, *doing]
-    if len(plan) > env.config.max_turns:
+    if len(plan) > env.max_turns:
         plan = doing
     done = {(turn.kind, turn.content) for turn in env.turns}
     return next((call for call in plan if (call.kind, call.content) not in done), plan[-1])

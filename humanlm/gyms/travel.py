@@ -534,7 +534,7 @@ def _wish_question(aspect, topic):
 
 def _travel_expert(env):
     left = [aspect for aspect in env.task.aspects if aspect.letter not in env.booked]
-    spare = env.config.max_turns - len(env.turns) - len(left)
+    spare = env.max_turns - len(env.turns) - len(left)
     unseen = [aspect for aspect in left if aspect.letter not in env.shown]
     if unseen and spare > 0:
         return _query(unseen[0])
