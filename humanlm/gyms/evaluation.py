@@ -71,7 +71,7 @@ PLAYERS = ("expert", "open-loop", "chance", "idle")
 
 def player_of(name: str, gym: Gym) -> Player:
     "Return a player that needs no model"
-    players = (gym.expert, gym.open_loop or idle, gym.chance(), idle)
+    players = (gym.expert, gym.open_loop or idle, gym.chance, idle)
     return dict(zip(PLAYERS, players))[check_name(name, PLAYERS, "player")]
 
 # %% ../../nbs/70_gyms.ipynb #EpisodeRecord
@@ -134,9 +134,6 @@ def load_episodes(path: str | Path) -> list[EpisodeRecord]:
     return [_episode(row) for row in grown_rows(path)]
 
 # %% ../../nbs/70_gyms.ipynb #pass_at_k
-_POLICY = ("format", "no_call", "bad_call")
-
-
 def _episode_values(e: EpisodeRecord) -> dict[str, float]:
     "Give the numbers of one episode; nan where it says nothing about the policy"
     rewards = [turn["reward"] or 0.0 for turn in e.turns]  # None: it failed
@@ -147,13 +144,14 @@ def _episode_values(e: EpisodeRecord) -> dict[str, float]:
         "turns": float(len(e.turns)),
         "effective turns": float(max((i for i, r in enumerate(rewards, 1) if r > 0), default=0)),
         "time-weighted": sum(reward / i for i, reward in enumerate(rewards, 1)),
-        "invalid calls": known_mean([float(turn["fault"] in _POLICY) for turn in e.turns]),
+        "invalid calls": known_mean(
+            [float(turn["fault"] in ("format", "no_call")) for turn in e.turns]
+        ),
     }
     if e.stop in BROKEN:
         values = dict.fromkeys(values, math.nan)
-    policy = e.stop == "policy_error"
-    failed = {"user failed": e.stop in BROKEN and not policy, "policy failed": policy}
-    return values | {name: float(value) for name, value in failed.items()}
+    failed = ("user failed", ("user_error", "env_error")), ("policy failed", ("policy_error",))
+    return values | {name: float(e.stop in stops) for name, stops in failed}
 
 
 def measured_tasks(

@@ -65,7 +65,7 @@ _TEXTS = fixture("persuade")
 _SOURCES, _YIELDS, _RUDE, _PLAIN = (
     frozenset(_TEXTS[name].split()) for name in ("sources", "yields", "rude", "plain")
 )
-_SAME = 0.6  # Jaccard index of two texts' words from which they count as the same
+_SAME = 0.6  # Jaccard index of two texts' words from which one repeats the other
 
 
 @lru_cache(maxsize=4096)
@@ -80,7 +80,7 @@ def _topic(text):
 
 def _weigh_argument(
     message: str,
-    claim: str,  # that it is to shake
+    claim: str,  # that the message argues against
     argument: str,  # for the claim
     earlier: Sequence[str] = (),  # arguments against it
 ) -> dict[str, float]:  # feature → 0 to 1
@@ -180,7 +180,7 @@ def _persuade_tasks(count: int, seed: int) -> list[_PersuadeTask]:
 
 # %% ../../nbs/gyms/56_persuade.ipynb #persuade
 def _persuade_expert(env: _PersuadeEnvironment) -> ToolCall:
-    "Return an argument with a concession, a source and words of the subject, each time another"
+    "Return a new argument with a concession, a source and words of the subject"
     claim, argument = _topic(env.task.claim), _topic(env.task.argument)
     reasons = sorted(argument - claim)[: max(2, len(argument) // 8)]
     point = _TEXTS["points"][len(env.turns) % len(_TEXTS["points"])]

@@ -36,7 +36,7 @@ class ToolCall(NamedTuple):
 
     kind: str  # one of `KINDS`, "finish", any other word, or "" without a call
     content: str  # never trusted
-    fault: str = ""  # "no_call" or "bad_call" if the message holds no call
+    fault: str = ""  # "no_call" if the message holds none
 
     def __str__(self) -> str:
         return f"[{self.kind}] {self.content}"
@@ -59,8 +59,7 @@ def read_call(
     values = read_json(message[:20_000]) if "{" in message else ()
     if call := next(filter(None, map(_object_call, values)), None):
         return call
-    fault = "bad_call" if "tool_call" in message or "{" in message else "no_call"
-    return ToolCall("", message.strip()[:MAX_CONTENT], fault)
+    return ToolCall("", message.strip()[:MAX_CONTENT], "no_call")
 
 
 def _object_call(value: dict) -> ToolCall | None:
@@ -248,7 +247,7 @@ class Environment:
                 feedback = Feedback(self._help(call), fault=call.fault or "format")
         except Exception as e:
             self.stop, text = _broken(e)
-            feedback = Feedback(text, math.nan, fault=self.stop.partition("_")[0])
+            feedback = Feedback(text, math.nan, fault=self.stop)
         text, reward, done, parts, fault = feedback
         turn = GymTurn(call.kind, call.content, text, float(reward), parts, fault)
         self.turns.append(turn)
@@ -343,19 +342,15 @@ class Gym:
             f"{' ' if self.hint else ''}{self.hint}"
         )
 
-    def chance(self) -> Player:
-        "Return a player that makes random calls"
-
-        def act(env: Environment) -> ToolCall:
-            rng = random.Random(f"chance/{env.seed}/{env.task.id}/{len(env.turns)}")
-            if self.guess is not None:
-                return self.guess(env, rng)
-            words = env.task.opening.split() or ["?"]
-            return ToolCall(
-                rng.choice([*env.formats]), " ".join(rng.choices(words, k=rng.randint(1, 5)))
-            )
-
-        return act
+    def chance(self, env: Environment) -> ToolCall:
+        "Return a random call"
+        rng = random.Random(f"chance/{env.seed}/{env.task.id}/{len(env.turns)}")
+        if self.guess is not None:
+            return self.guess(env, rng)
+        words = env.task.opening.split() or ["?"]
+        return ToolCall(
+            rng.choice([*env.formats]), " ".join(rng.choices(words, k=rng.randint(1, 5)))
+        )
 
 # %% ../../nbs/gyms/04_protocol.ipynb #find_gym
 GYMS = {

@@ -230,7 +230,7 @@ async def _gym_lessons(work: _GymWork, number: int) -> list[dict]:  # number: of
 
         def shown(env: Environment, gym: Gym = gym) -> ToolCall:
             "Return a call of the expert or of the chance player, and keep it as a lesson"
-            call = gym.expert(env) if rng.random() < s.sft.expert_share else gym.chance()(env)
+            call = gym.expert(env) if rng.random() < s.sft.expert_share else gym.chance(env)
             row_id = f"{env.task.id}-{len(env.turns)}"
             rows.append(sft_row(work.messages(gym, env), str(call), row_id=row_id))
             return call

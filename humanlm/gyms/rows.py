@@ -38,12 +38,11 @@ class GymRows(NamedTuple):
 
     def left_out_lines(self) -> list[str]:
         "Return lines for a plan: how many rows are left out, and why, with an example"
-        counts, examples = self.left_out.counts, self.left_out.examples.items()
-        firsts = [(kind, *next(iter(some.items()))) for kind, some in examples]
-        return [
-            f"{'left out':<12}{counts[kind]:,} rows: {kind}, such as {place}: {what}"
-            for kind, what, place in firsts
-        ]
+        lines, counts = [], self.left_out.counts
+        for kind, examples in self.left_out.examples.items():
+            what, place = next(iter(examples.items()))
+            lines.append(f"{'left out':<12}{counts[kind]:,} rows: {kind}, such as {place}: {what}")
+        return lines
 
 
 def _row_gym(row: FileRow) -> Gym:

@@ -121,9 +121,9 @@ def _order(rng, user, products):
     status = rng.choice(("pending", "pending", "pending", "delivered", "delivered", "processed"))
     way = rng.choice([way for way in user["payment_methods"] if not way.startswith("gift")])
     user["orders"].append(key := f"#W{_number(rng, 7)}")
-    prices, ids = [item["price"] for item in items], [item["item_id"] for item in items]
-    sent = []
+    sent, total = [], round(sum(item["price"] for item in items), 2)
     if status != "pending":
+        ids = [item["item_id"] for item in items]
         sent = [{"tracking_id": [_number(rng, 12)], "item_ids": ids}]
     return {
         "order_id": key,
@@ -132,7 +132,7 @@ def _order(rng, user, products):
         "items": items,
         "fulfillments": sent,
         "status": status,
-        "payment_history": [_payment("payment", round(sum(prices), 2), way)],
+        "payment_history": [_payment("payment", total, way)],
     }
 
 
@@ -416,7 +416,7 @@ class _Desk:
         _, more = self.swapped(order, item_ids, new_item_ids)
         _Desk(self.shop, {**self.changed}).charge(
             order["user_id"], payment_method_id, more
-        )  # later
+        )  # only a check: the exchange is charged later
         return self.put(
             "orders",
             order_id,

@@ -278,7 +278,9 @@ class _TurtleTask(GymTask):
         return read_task(cls, flat, id="story_id", criteria="evaluation", **names)
 
 # %% ../../nbs/gyms/53_telepathy.ipynb #read_marks
-def _read_marks(marks: Sequence[float], count: int) -> list[float]:  # count: that there must be
+def _read_marks(
+    marks: Sequence[float], count: int
+) -> list[float]:  # count: expected number of marks
     "Return the marks of a judge as 0, 0.5 or 1; `UserError` if they are too few or too many"
     if len(marks) != count:
         raise UserError(f"The judge gave {len(marks)} marks, not {count}. Ask another model.")

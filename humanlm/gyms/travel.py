@@ -218,7 +218,7 @@ def _new_task(seed, n):
 
 def _travel_tasks(
     count: int,
-    seed: int,  # of different remainders by 3: no shared component
+    seed: int,  # two seeds with different remainders by 3 share no combination of wishes
 ) -> list[_TravelTask]:
     "Return made-up trips"
     return [_new_task(seed, n) for n in range(count)]
