@@ -367,7 +367,7 @@ class SimulatorUser(ModelUser):
         turns += [{"role": "assistant", "content": last}] if last else []
         messages = (sides[turn["role"]] | {"content": turn["content"]} for turn in turns)
         source = {"source": payload["source"]} if payload.get("source") else {}
-        extra = {"persona": payload.get("persona") or self.persona} | source
+        extra = {"persona": payload.get("persona", "")} | source
         return replace(question, messages=tuple(messages), schema=None, extra=extra)
 
     async def __call__(self, env: Environment, name: str, payload: Mapping[str, Any]) -> dict:
@@ -379,4 +379,4 @@ class SimulatorUser(ModelUser):
             raise UserError(shorten(e, 300)) from e
         [field] = env.roles[name].schema["properties"]
         text = without_thoughts(reply.text) or reply.text.strip()
-        return self.read(replace(reply, parsed={field: text}), env.roles[name])
+        return self.read(replace(reply, parsed={field: text}))

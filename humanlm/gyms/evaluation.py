@@ -71,7 +71,7 @@ PLAYERS = ("expert", "open-loop", "chance", "idle")
 
 def player_of(name: str, gym: Gym) -> Player:
     "Return a player that needs no model"
-    players = (gym.expert, gym.open_loop or idle, gym.chance(), idle)
+    players = (gym.expert, gym.open_loop or idle, gym.chance, idle)
     return dict(zip(PLAYERS, players))[check_name(name, PLAYERS, "player")]
 
 # %% ../../nbs/70_gyms.ipynb #EpisodeRecord
@@ -90,7 +90,7 @@ class EpisodeRecord:
     @classmethod
     def of(cls, gym: Gym, env: Environment, copy: int = 0) -> "EpisodeRecord":
         "Make the record of an episode that has ended"
-        turns = [turn._asdict() | {"parts": dict(turn.parts)} for turn in env.turns]
+        turns = [turn._asdict() for turn in env.turns]
         score = math.nan if env.stop in BROKEN else gym.score(env)
         return cls(gym.name, env.task.id, copy, turns, env.stop, score, gym.best(env.task))
 
@@ -125,13 +125,8 @@ async def play_tasks(
     return await in_turn(one, [(task, copy) for task in tasks for copy in range(copies)], workers)
 
 
-def _nan(value: float | None) -> float:
-    return math.nan if value is None else value
-
-
 def _episode(row):
-    turns = [turn | {"reward": _nan(turn["reward"])} for turn in row["turns"]]
-    return EpisodeRecord(**row | {"turns": turns, "score": _nan(row["score"])})
+    return EpisodeRecord(**row | {"score": math.nan if row["score"] is None else row["score"]})
 
 
 def load_episodes(path: str | Path) -> list[EpisodeRecord]:
@@ -139,12 +134,9 @@ def load_episodes(path: str | Path) -> list[EpisodeRecord]:
     return [_episode(row) for row in grown_rows(path)]
 
 # %% ../../nbs/70_gyms.ipynb #pass_at_k
-_POLICY = ("format", "no_call", "bad_call")
-
-
 def _episode_values(e: EpisodeRecord) -> dict[str, float]:
     "Give the numbers of one episode; nan where it says nothing about the policy"
-    rewards = [turn["reward"] for turn in e.turns]
+    rewards = [turn["reward"] or 0.0 for turn in e.turns]  # None: it failed
     values = {
         "score": e.score,
         "share": e.score / e.best,
@@ -152,19 +144,21 @@ def _episode_values(e: EpisodeRecord) -> dict[str, float]:
         "turns": float(len(e.turns)),
         "effective turns": float(max((i for i, r in enumerate(rewards, 1) if r > 0), default=0)),
         "time-weighted": sum(reward / i for i, reward in enumerate(rewards, 1)),
-        "invalid calls": known_mean([float(turn["fault"] in _POLICY) for turn in e.turns]),
+        "invalid calls": known_mean(
+            [float(turn["fault"] in ("format", "no_call")) for turn in e.turns]
+        ),
     }
     if e.stop in BROKEN:
         values = dict.fromkeys(values, math.nan)
-    policy = e.stop == "policy_error"
-    failed = {"user failed": e.stop in BROKEN and not policy, "policy failed": policy}
-    return values | {name: float(value) for name, value in failed.items()}
+    failed = ("user failed", ("user_error", "env_error")), ("policy failed", ("policy_error",))
+    return values | {name: float(e.stop in stops) for name, stops in failed}
 
 
 def measured_tasks(
     episodes: Sequence[EpisodeRecord],
     k: int = 1,  # episodes of a task; more than one: with pass@k and best@k
-) -> list[Measurement]:  # one a task; parts are gyms
+    by_gym: bool = True,  # False: one part for all gyms
+) -> list[Measurement]:  # one for each task
     "Measure a player, task by task"
     by_task: dict[tuple, list] = defaultdict(list)
     for e in episodes:
@@ -177,7 +171,7 @@ def measured_tasks(
             for name, of in (("pass", "success"), ("best", "score")):
                 most = max((copy[of] for copy in scored), default=math.nan)
                 values[f"{name}@{k}"] = most if len(scored) >= k else math.nan
-        parts = {name: {gym: value} for name, value in values.items()}
+        parts = {name: {gym if by_gym else "": value} for name, value in values.items()}
         measured.append(Measurement(f"{gym}/{task}", f"{gym}/{task}", parts))
     return measured
 
@@ -188,12 +182,7 @@ def gym_results(
 ) -> Results:  # levels: gyms, `all` where each gym counts alike, `all tasks` where each task does
     "Compare players, gym by gym and task by task, with intervals over tasks"
     measured = {name: measured_tasks(episodes, k) for name, episodes in players.items()}
-    by_task = {
-        name: [
-            m._replace(values={k: {"": max(v.values())} for k, v in m.values.items()}) for m in ms
-        ]
-        for name, ms in measured.items()
-    }
+    by_task = {name: measured_tasks(episodes, k, False) for name, episodes in players.items()}
     tasks = [replace(row, level="all tasks") for row in results(by_task).rows]
     compared = results(measured)
     return compared._replace(rows=[*compared.rows, *tasks])

@@ -62,7 +62,7 @@ from humanlm.gyms.protocol import (
     play_through,
 )
 from ..gyms.recipe import PARTS
-from ..gyms.rows import GymRows, RowsConfig, named_gyms, read_gym_rows
+from ..gyms.rows import GymRows, RowsConfig, read_gym_rows
 from ..gyms.users import GymJudgeConfig, GymUserConfig, player_name
 from ..models.settings import ClientConfig
 
@@ -83,8 +83,8 @@ class _SourceConfig(RowsConfig):
         count: int | None,  # tasks of a gym; None: 64 that are made up, or all rows
         seed: int,  # of tasks that are made up
     ) -> tuple[dict[str, Gym], GymRows]:
-        "Return the chosen gyms by name, and their tasks"
-        gyms = named_gyms(self.gyms)
+        "Return gyms by name, and their tasks"
+        gyms = self.gyms if isinstance(self.gyms, list) else self.gyms.replace(",", " ").split()
         rows = read_gym_rows(self.rows, gyms, count) if self.rows else None
         chosen = {gym.name: gym for gym in map(find_gym, rows.tasks if rows else gyms or names)}
         tasks = {name: gym.tasks(count or 64, seed) for name, gym in chosen.items() if not rows}
@@ -103,9 +103,7 @@ class _PlayConfig(_SourceConfig, GymConfig):
     """Episodes of each task. With more than one, pass@k and best@k are measured too."""
 
     def __post_init__(self):
-        super().__post_init__()
         require("play", (self.k >= 1, f"k must be at least 1, got {self.k}"))
-        named_gyms(self.gyms)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,8 +190,8 @@ class _GymEvaluation(NamedTuple):
         return conditions
 
 
-_MATTERS = """play.seed play.compat play.max_turns policy.temperature policy.max_tokens user.persona
-user.temperature user.max_tokens judge.persona judge.temperature judge.max_tokens""".split()
+_MATTERS = """play.seed play.compat play.max_turns policy.temperature policy.max_tokens
+user.temperature user.max_tokens judge.temperature judge.max_tokens""".split()
 
 
 def _prepare_evaluation(s: Settings) -> _GymEvaluation:  # inputs are players

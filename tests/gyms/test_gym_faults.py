@@ -17,7 +17,6 @@ from humanlm.gyms.evaluation import (
     play_tasks,
 )
 from humanlm.gyms.protocol import (
-    COMPAT,
     GYMS,
     ToolCall,
     find_gym,
@@ -80,7 +79,7 @@ def test_training_and_evaluation_show_the_same_and_no_reward(name):
 
 
 @ALL
-@pytest.mark.parametrize("compat", COMPAT)
+@pytest.mark.parametrize("compat", ["", "userrl", "userrl-training"])
 def test_every_gym_can_be_built_and_played_in_both_forms(name, compat):
     gym = find_gym(name)
     env = run_sync(

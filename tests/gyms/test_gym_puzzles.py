@@ -205,9 +205,9 @@ def test_search_on_the_web_reads_its_key_when_it_is_made(monkeypatch, tmp_path):
         server.shutdown()
     assert "1. Box: 42\n2. A: a" in turns[0].feedback and "Nothing was found" in turns[1].feedback
     assert (
-        env.stop == "user_error"
+        env.stop == "env_error"
         and "failed" in turns[2].feedback
-        and [other.stop for other in others] == ["user_error"] * 2
+        and [other.stop for other in others] == ["env_error"] * 2
     )
     assert Web.seen[0] == ("key-7", {"q": "life", "num": 15}) and "key-7" not in repr(env.turns)
 

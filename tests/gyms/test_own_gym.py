@@ -3,14 +3,12 @@
 import json
 import math
 import shutil
-from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 import warm
 
 from humanlm.core.basics import run_sync
-from humanlm.gyms import protocol
 from humanlm.gyms.conformance import gym_problems
 from humanlm.gyms.evaluation import load_episodes
 from humanlm.gyms.protocol import find_gym
@@ -103,13 +101,3 @@ def test_a_gym_that_is_not_there_is_named_before_anything_is_made(folder, name, 
         and "Traceback" not in done.stderr
         and not (folder / "runs" / "wrong").exists()
     )
-
-
-def test_another_package_brings_a_gym_as_an_entry_point(bar, monkeypatch):
-    protocol._installed.cache_clear()
-    entry = EntryPoint("bar", "my_gym:gym", "humanlm.gyms")
-    with monkeypatch.context() as patched:
-        patched.setattr("importlib.metadata.entry_points", lambda group: [entry])
-        protocol._installed()
-    assert find_gym("bar") is bar
-    protocol._installed.cache_clear()
