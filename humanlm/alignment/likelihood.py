@@ -18,8 +18,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 
 from .bits import THOUGHT, reply_span
-from .lessons import cold_start_rows, training_texts
-from .modes import MODES, settings_of
+from .modes import MODES, asks_together, cold_start_hierarchy, settings_of
 from ..clients.ledger import Ledger
 from ..core.basics import ConfigError, require
 from ..core.config import Settings
@@ -32,6 +31,7 @@ from ..models.bits import Span, byte_count, span_logps
 from ..rewards.judge_settings import LIKELIHOOD
 from ..rewards.reward import AlignmentReward
 from ..rewards.scoring import format_score
+from ..training.lessons import cold_start_rows, training_texts
 from ..training.method import Batch, Method
 from ..training.policies import ModelPolicy, Policy
 from ..training.run import Run
@@ -93,7 +93,8 @@ class Reader:
         if s.judge.reader == "frozen":
             model, tokenizer = run.load("cold-start")
             policy = ModelPolicy(model.eval(), tokenizer, s.model.max_prompt_tokens)
-        lessons = chain(*cold_start_rows(run.settings, data))
+        first = cold_start_hierarchy(run.settings), asks_together(run.settings)
+        lessons = chain(*cold_start_rows(run.settings, data, *first))
         taught = (parts_text(row[part]) for row in lessons for part in ("given", "target"))
         words = frozenset(chain.from_iterable(map(_words, {*training_texts(data), *taught})))
         return cls(policy, hierarchy, data.split("train"), words)

@@ -31,11 +31,6 @@ from humanlm.alignment.evaluation import (
     tables,
     texts_beside,
 )
-from humanlm.alignment.lessons import (
-    cold_start_rows,
-    reply_lessons,
-    training_texts,
-)
 from .likelihood import Reader
 from humanlm.alignment.modes import (
     MODES,
@@ -103,6 +98,11 @@ from humanlm.rewards.judge_settings import (
 from ..rewards.reward import RewardConfig
 from ..rewards.scoring import Judge, require_judged
 from ..training.experiment import Study, Trial
+from humanlm.training.lessons import (
+    cold_start_rows,
+    reply_lessons,
+    training_texts,
+)
 from ..training.memory import StagePlan
 from ..training.method import AdvantageConfig
 from ..training.recipe import Recipe, Stage, Work
@@ -247,7 +247,7 @@ def _check_prompts(
 def _cold_start(run: Run, stage: str, model: Any, tokenizer: Any) -> None:
     "Train the base model on the format of every answer"
     s, data = run.settings, run.work.data
-    rows, last = cold_start_rows(s, data)
+    rows, last = cold_start_rows(s, data, cold_start_hierarchy(s), asks_together(s))
     _check_prompts(s, data, run.models, tokenizer, rows)
     lessons(run, stage, model, tokenizer, rows)
     lessons(run, f"{stage}, faithful", model, tokenizer, last, run.checkpoints(stage) / "faithful")
@@ -255,7 +255,9 @@ def _cold_start(run: Run, stage: str, model: Any, tokenizer: Any) -> None:
 
 def _train_replies(run: Run, stage: str, model: Any, tokenizer: Any) -> None:
     "Train on real replies"
-    lessons(run, stage, model, tokenizer, reply_lessons(run.settings, run.work.data, stage))
+    lessons(
+        run, stage, model, tokenizer, reply_lessons(settings_of(run.settings, stage), run.work.data)
+    )
 
 
 def _train_by_reward(run: Run, stage: str, model: Any, tokenizer: Any) -> None:

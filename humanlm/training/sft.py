@@ -163,6 +163,20 @@ class _RowsTrainer(ShardedTrainer, SFTTrainer):
             hook.remove()
 
 # %% ../../nbs/training/12_sft.ipynb #train_sft
+_CHECKPOINTING = next(  # the second is its name in the transformers that verl needs
+    name
+    for name in ("activation_checkpointing", "gradient_checkpointing")
+    if hasattr(TRLConfig, name)
+)
+_TOKENS = 8192  # that a pass on a CPU reads at once
+
+
+def _parts(batch: int, longest: int) -> int:
+    "Return into how many equal parts a batch of rows is divided, so that each fits in memory"
+    sizes = [n for n in range(1, batch + 1) if batch % n == 0]
+    return next((n for n in sizes if batch // n * longest <= _TOKENS), batch)
+
+
 def train_sft(
     model,  # trained in place
     tokenizer,
@@ -180,10 +194,14 @@ def train_sft(
     sft, steps = sft.with_rates("tiny", has_adapter(model)), math.ceil(len(rows) / sft.batch)
     gpu = torch.cuda.is_available()
     saving = {"report_to": "none", "save_steps": max(1, steps // 4), **save}
+    data = _sft_dataset(rows, tokenizer, max_prompt_tokens)
+    batch = max(1, sft.batch // process_count())
+    parts = 1 if gpu else _parts(batch, max(map(len, data["input_ids"])))
     args = TRLConfig(
         output_dir=str(out),
         max_steps=steps,
-        per_device_train_batch_size=max(1, sft.batch // process_count()),
+        per_device_train_batch_size=batch // parts,
+        gradient_accumulation_steps=parts,
         seed=seed,
         learning_rate=sft.adam_lr,
         warmup_steps=min(sft.warmup, steps // 2),
@@ -194,15 +212,14 @@ def train_sft(
         max_length=None,
         disable_tqdm=True,
         logging_steps=max(1, steps // 50),
-        activation_checkpointing=gpu,
         dataloader_pin_memory=gpu,
         use_cpu=not gpu,
+        **{_CHECKPOINTING: gpu},
         **precision(dtype),
         **saving,
     )
     matrices = sft.muon_lr and not has_adapter(model)
     optimizer = _muon_adamw(model, sft.muon_lr, sft.adam_lr) if matrices else None
-    data = _sft_dataset(rows, tokenizer, max_prompt_tokens)
     if cut := sum(map(bool, data["dropped"])):
         print(f"{cut:,} of {len(data):,} prompts lost their oldest messages to fit", flush=True)
     trainer = _RowsTrainer(

@@ -164,8 +164,8 @@ def test_sft_text_is_prompt_and_target_with_one_opener(toks, name, thinking):
 )
 def test_supervised_rows_follow_the_form_of_their_level(toks, variant, levels):
     "What is taught is what the rollout's row asks for: same prompt"
-    from humanlm.alignment.lessons import _WorldLessons
     from humanlm.hierarchy.parsing import ParsePolicy, parse
+    from humanlm.training.lessons import _WorldLessons
     from humanlm.worlds.mini import WorldConfig, make_world
 
     world = make_world(WorldConfig(users=12, replies_per_user=8))

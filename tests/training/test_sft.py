@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from humanlm.alignment.lessons import (
-    _reply_rows,
-)
 from humanlm.core.basics import DataError
 from humanlm.core.records import Message, sample_examples
 from humanlm.hierarchy.levels import LEVELS
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, opening, prompt, target
 from humanlm.models.checkpoints import add_adapter, load_model, make_model, save_model
 from humanlm.models.config import END, START, ModelConfig
+from humanlm.training.lessons import (
+    _reply_rows,
+)
 from humanlm.training.rollouts import sft_row
 from humanlm.training.sampling import SFTConfig
 from humanlm.training.sft import (
@@ -217,3 +217,15 @@ def test_long_prompts_lose_their_oldest_messages_and_short_limits_name_the_row(m
 
 
 # ---- thoughts and long rows
+
+
+def test_a_batch_read_in_parts_gives_the_same_loss_and_weights(made, tmp_path, monkeypatch):
+    logs, weights = [], []
+    for tokens in (8192, 300):
+        monkeypatch.setattr("humanlm.training.sft._TOKENS", tokens)
+        model = copy.deepcopy(made[0])
+        log = train_sft(model, made[1], replies(), replace(SMALL, batch=4, muon_lr=0), tmp_path)
+        logs += [[line["loss"] for line in log if "loss" in line]]
+        weights += [torch.cat([p.flatten() for p in model.parameters()])]
+    assert logs[0] == pytest.approx(logs[1], abs=1e-4)
+    torch.testing.assert_close(*weights, atol=1e-5, rtol=1e-4)
