@@ -410,7 +410,7 @@ def test_every_dependency_names_its_oldest_version_and_every_extra_is_there():
         *(line for name, lines in extras.items() if name not in ("dev", "docs") for line in lines),
     ]
     assert [line for line in used if ">=" not in line and not line.startswith("humanlm[")] == []
-    assert {"vllm", "verl", "texts", "serve", "gyms", "classmate", "8bit", "all"} <= set(extras)
+    assert {"vllm", "verl", "texts", "serve", "classmate", "8bit", "all"} <= set(extras)
     mine = {re.split(r"[\[>=<]", line)[0] for line in project["dependencies"]}
     assert not mine & {
         "torch",
