@@ -118,7 +118,7 @@ def trajectory_scores(
     gamma: float = 0.8,  # discount per turn, in r2g
     compat: bool = False,  # as the code of UserRL: means of four decimals; 0 without turns
 ) -> torch.Tensor:  # [B] float64; nan without turns, or if the user failed
-    "Return the score of each dialogue: the sum or mean of its rewards, or its reward to go"
+    "Return the score of each dialogue: sum, mean or reward to go (UserRL, section 3)"
     r = _padded(rewards, 0.0)
     turns = torch.tensor([float(len(row)) for row in rewards], dtype=torch.float64)
     if score == "r2g":
@@ -136,7 +136,7 @@ def _turn_credits(
     gamma: float = 0.8,  # discount per turn, in r2g
     compat: bool = False,  # as the code of UserRL: em with four decimals
 ) -> torch.Tensor:  # [B, K] float64, nan after the last turn
-    "Return the credit of each turn: equal, reward to go, bent reward, or the reward"
+    "Return the credit of each turn: equal, reward to go, EM or the reward (UserRL, section 3)"
     equal = [[1.0] * len(r) for r in rewards]
     c = _padded(equal if credit == "equalized" else rewards, math.nan)
     if credit == "em":
@@ -159,7 +159,7 @@ def turn_advantages(
     scale: bool = True,  # divide by the deviation of the group
     compat: bool = False,  # as the code of UserRL, edge cases included
 ) -> torch.Tensor:  # [B, T] float32
-    "Return the advantage of each token of dialogues, compared over all processes"
+    "Return the advantage of each token of dialogues, over all processes (UserRL, section 3)"
     T = mask.shape[1]
     if not compat:
         rows = zip(rewards, starts, strict=True)
