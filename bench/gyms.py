@@ -153,7 +153,7 @@ def rollout(rounds=5):
     from humanlm.models.checkpoints import make_model
     from humanlm.models.config import ModelConfig
     from humanlm.models.generation import generate
-    from humanlm.training.dialogues import multi_turn
+    from humanlm.training.dialogues import Heard, multi_turn
     from humanlm.training.policies import ModelPolicy
 
     torch.set_num_threads(1)
@@ -182,12 +182,8 @@ def rollout(rounds=5):
     ]
 
     async def user(talk):
-        return [
-            {
-                "role": "user",
-                "content": " ".join(random.Random(len(talk.turns)).choices(words, k=8)),
-            }
-        ]
+        text = " ".join(random.Random(len(talk.turns)).choices(words, k=8))
+        return Heard([{"role": "user", "content": text}])
 
     class Forgetful(ModelPolicy):
         "Reads everything again in each turn"
