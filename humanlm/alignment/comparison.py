@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .evaluation import BESIDE, texts_beside
+from .evaluation import BESIDE, METRICS, texts_beside
 from .modes import settings_of
 from .recipe import AlignmentWork, recipe
 from .sections import SECTIONS
@@ -280,10 +280,13 @@ def _write_page(folder: Path) -> Path:  # of report.html
 
 
 def _summary(r: Results) -> str:  # Markdown
-    "Return the means of every metric, and the first 30 differences between systems"
-    pairs = [p for p in r.paired if p.level == ALL]
+    "Return the means of every metric, and the first 30 differences between systems by a judge"
+    every = [p for p in r.paired if p.level == ALL]
+    pairs = [p for metric in METRICS for p in every if p.metric == metric]
     differences = paired_table(pairs, most=30) if pairs else ""
-    return "\n\n".join(filter(None, [recipe.tables(r.rows), differences]))
+    left = len(every) - len(pairs[:30])
+    more = f"The report has {left} more differences." if left else ""
+    return "\n\n".join(filter(None, [recipe.tables(r.rows), differences, more]))
 
 # %% ../../nbs/alignment/61_comparison.ipynb #compare
 def _compare(run: Run) -> Results:

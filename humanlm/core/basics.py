@@ -157,9 +157,17 @@ def atomic_path(
             os.replace(path, room / "old")
         os.replace(new, path)
     finally:
-        shutil.rmtree(room, ignore_errors=True)
+        _clear(room)
 
 # %% ../../nbs/core/01_basics.ipynb #sweep
+def _clear(room: Path) -> None:
+    "Remove a temporary folder; put back an old folder that was not replaced"
+    for new in (room / "new").glob("*"):
+        if (room / "old").exists() and not (place := room.parent / new.name).exists():
+            os.replace(room / "old", place)
+    shutil.rmtree(room, ignore_errors=True)
+
+
 _ROOM = re.compile(r"\..+\.[0-9a-f]{8}")
 
 
@@ -169,7 +177,7 @@ def sweep(
     "Remove the temporary folders of killed processes"
     for place, folders, files in os.walk(folder):
         for room in (Path(place, name) for name in folders if _ROOM.fullmatch(name)):
-            shutil.rmtree(room, ignore_errors=True)
+            _clear(room)
         folders[:] = [
             name for name in folders if not _ROOM.fullmatch(name) and f"{name}.lock" not in files
         ]

@@ -123,6 +123,15 @@ class Settings:
         "Write the YAML to a file in one step"
         return atomic_write(path, self.yaml())
 
+    def secrets(self) -> list[str]:
+        "Return the flags with the values that `to_dict` hides"
+        return [
+            f"--{group}.{name}={value}"
+            for group, shown in self.to_dict().items()
+            for name, value in to_dict(self.groups[group]).items()
+            if isinstance(value, str) and value != shown[name]
+        ]
+
     def fingerprint(self) -> str:
         "Return a hash, in 16 hexadecimal digits, of all settings that can change a result"
         settings = self.to_dict()

@@ -222,6 +222,11 @@ def _help(
     }
     few = sum(map(len, settings.values())) <= _SCREENFUL
     picked = {*names} & {*settings}
+    if runs is True and not inputs and (wrong := {*names} - {*groups, "all"}):
+        raise ConfigError(
+            f"There is no group {', '.join(sorted(wrong))}. Choose from: {', '.join(groups)}. "
+            "Groups of another recipe: --run.recipe NAME --help."
+        )
     shown = picked or ({*settings} if few or "all" in names else set())
     listed = parser.add_argument_group("groups of settings (--help GROUP shows one, --help all)")
     for name, kind in groups.items():

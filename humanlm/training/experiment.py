@@ -6,6 +6,7 @@
 __all__ = ['experiment_settings', 'Trial', 'Study', 'outcome', 'plan', 'run_experiment']
 
 # %% ../../nbs/training/21_experiment.ipynb #exported-imports
+import json
 import math
 import os
 import shutil
@@ -200,8 +201,9 @@ def _work(
     argv: Sequence[str],  # the settings file of one run
 ) -> None:
     "Start or continue one run in this process, then ask the further questions of its study"
+    secrets = json.loads(sys.stdin.readline())
     threading.Thread(target=_leave_with_parent, daemon=True).start()
-    recipe, s = read_settings(["--config", argv[0], "--resume"])
+    recipe, s = read_settings(["--config", argv[0], "--resume", *secrets])
     trial = Trial("", s.run.seed, s)
     with alone(trial.folder, wait=True):
         pass  # an earlier process may still be ending
@@ -232,7 +234,9 @@ def _start(trial: Trial) -> subprocess.Popen:
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            text=True,
         )
+    print(json.dumps(trial.settings.secrets()), file=process.stdin, flush=True)
     print(f"{trial.settings.run.name}: started, log {log}", flush=True)
     return process
 

@@ -249,6 +249,10 @@ def keep_memory() -> None:
 def check_settings(recipe: Recipe, settings: Settings) -> None:
     "Raise `ConfigError` if the settings do not fit the model, the processes or the recipe"
     s = settings
+    numbers = ("beta", "max_steps", "num_train_epochs", "num_iterations")
+    numbers += tuple(Shares(1, 1, 1, 1).options())
+    words = [name for name in numbers if isinstance(s.trainer.get(name), str)]
+    require("trainer", (not words, f"{', '.join(words)} must be a number"))
     if s.model.name != "tiny" and not (s.dry_run and is_planned(s.model.name)):
         locate(s.model.name)
     recipe.check(s)

@@ -127,6 +127,8 @@ class SFTConfig:
         require(
             "sft",
             (self.batch > 0, f"batch must not be {self.batch}"),
+            (self.muon_lr >= 0 or self.muon_lr == -1, f"muon_lr must not be {self.muon_lr}"),
+            (self.adam_lr > 0 or self.adam_lr == -1, f"adam_lr must not be {self.adam_lr}"),
             (min(steps) >= 0, f"steps must not be negative, got {steps}"),
             (0 <= self.faithful_share <= 1, "faithful_share must lie between 0 and 1"),
         )

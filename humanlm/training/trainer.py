@@ -61,8 +61,10 @@ def trainer_args(
 ) -> GRPOConfig:
     "Return TRL's options with our defaults (HumanLM, section 6.4 lists the paper's)"
     fields = GRPOConfig.__dataclass_fields__
-    for name in options:
+    for name, value in options.items():
         check_name(name, fields, "option of the group 'trainer'", TrainerError)
+        if isinstance(value, str) and isinstance(fields[name].default, (int, float)):
+            raise TrainerError(f"trainer.{name} must be a number, true or false; got {value!r}.")
     share, gpu = shares(prompts, group, options, process_count()), torch.cuda.is_available()
     defaults = dict(
         num_generations=group,

@@ -548,6 +548,11 @@ BAD_SETTINGS = {
         ["--trainer.learning_rat", "1"],
         r"'learning_rat'. Did you mean 'learning_rate'",
     ),
+    "an option that is no number": (
+        ["--trainer.learning_rate", "fast"],
+        r"trainer.learning_rate must be a number",
+    ),
+    "a number of the plan": (["--trainer.beta", "x", "--dry-run"], r"trainer.beta must be a num"),
     "a file that is not there": (
         ["--data.path", "nowhere.jsonl"],
         r"Cannot read nowhere.jsonl: No such file",

@@ -71,6 +71,8 @@ def test_commands_answer_without_heavy_imports(argv, code, part):
             ["2 problems", "run.seed?", "--sft.faithful_share must be float"],
         ),
         (["--config", "nowhere.yaml"], ["Cannot read nowhere.yaml"]),
+        (["--sft.muon_lr", "-3"], ["sft.muon_lr must not be -3"]),
+        (["--help", "credit"], ["no group credit. Choose from: run", "--run.recipe NAME --help"]),
         (
             ["--data.source", "threads", "--run.seed", "-1"],
             ["2 problems", "data.path is needed", "run.seed must be from 0"],
@@ -173,4 +175,6 @@ def test_passwords_and_keys_are_hidden_in_what_is_kept_and_known_to_the_run(tmp_
         parse(GROUPS, [*SECRET, "--print_config"])
     for shown in (kept, capsys.readouterr().out, str(found.to_dict())):
         assert "s3cret" not in shown and "http://***@host/v1" in shown
+    again = parse(GROUPS, ["--config", str(tmp_path / "config.yaml"), *found.secrets()])
+    assert again.trainer == found.trainer
     assert hidden("http://ann:p@ss@host/v1 and a@b") == "http://***@host/v1 and a@b"

@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from humanlm.core.runs import alone, open_run
 
 KILLED = """
@@ -44,3 +46,27 @@ def test_a_folder_at_work_is_left_alone(tmp_path):
     assert (tmp_path / "run" / "trial" / ".run.json.89abcdef" / "new").exists()
     open_run(tmp_path, "run", "")
     assert names(tmp_path / "run" / "trial") == []
+
+
+CUT = """
+import os, signal, sys
+from pathlib import Path
+from humanlm.core.basics import atomic_path
+move = os.replace
+def cut(old, new):
+    move(old, new)
+    os.replace = move
+    os.kill(os.getpid(), signal.Signals[sys.argv[2]])
+with atomic_path(Path(sys.argv[1])) as new:
+    new.mkdir()
+    os.replace = cut
+"""
+
+
+@pytest.mark.parametrize("sign", ["SIGINT", "SIGKILL"])
+def test_a_folder_survives_an_interruption_between_the_two_moves(tmp_path, sign):
+    (tmp_path / "run/model").mkdir(parents=True)
+    (tmp_path / "run/model/weights").write_text("whole")
+    assert subprocess.run([sys.executable, "-c", CUT, tmp_path / "run/model", sign]).returncode
+    open_run(tmp_path, "run", "")
+    assert names(tmp_path / "run") == ["model", "model/weights"]
