@@ -63,10 +63,10 @@ def read_call(
 
 
 def _object_call(value: dict) -> ToolCall | None:
-    "Return the call in the fields of the published tool, choice and content; None without them"
-    fields = value if "choice" in value else (tool_call(value) or ("", {}))[1]
-    kind, content = fields.get("choice"), fields.get("content") or ""
-    if not isinstance(kind, str):
+    "Return the call of the published tool, or of a tool named like a kind; None without one"
+    name, fields = ("", value) if "choice" in value else tool_call(value) or ("", {})
+    kind, content = fields.get("choice", name), fields.get("content") or ""
+    if not isinstance(kind, str) or ("choice" not in fields and kind not in KINDS):
         return None
     kind = kind.strip().lower()[:40]
     content = content.strip() if isinstance(content, str) else json.dumps(content)
@@ -264,8 +264,11 @@ class Environment:
         return Feedback("The episode ends here.")
 
     def _help(self, call: ToolCall) -> str:
-        named = call.kind and call.kind not in self.formats
-        wrong = f"There is no {call.kind!r} here." if named else "There is no call in your message."
+        wrong = (
+            f"There is no {call.kind!r} here." if call.kind else "There is no call in your message."
+        )
+        if call.kind in self.formats:
+            wrong = f"Your {call.kind} is empty."
         ways = "; ".join(f"[{kind}] {what}" for kind, what in self.formats.items())
         return f"{wrong} Write one of: {ways}."
 

@@ -87,8 +87,12 @@ class _GymsConfig(RowsConfig, GymConfig):
     """Describe the gym in a system message. A tiny model learns faster without it."""
 
     def __post_init__(self):
+        counts = {
+            n: getattr(self, n) for n in "tasks test_n turn_tokens max_tokens max_turns".split()
+        }
         require(
             "gyms",
+            *((n is None or n >= 1, f"{name} must be at least 1") for name, n in counts.items()),
             (bool(self.train), f"train is empty. Name one or more of {', '.join(GYMS)}"),
             ({*self.weights} <= {*self.train}, f"weights are {self.weights}. Give those of train."),
             (not {*self.train} & {*self.held_out}, "held_out names a gym that train names too"),

@@ -103,7 +103,11 @@ class _PlayConfig(_SourceConfig, GymConfig):
     """Episodes of each task. With more than one, pass@k and best@k are measured too."""
 
     def __post_init__(self):
-        require("play", (self.k >= 1, f"k must be at least 1, got {self.k}"))
+        counts = {"k": self.k, "max_turns": self.max_turns}
+        require(
+            "play",
+            *((n is None or n >= 1, f"{name} must be at least 1") for name, n in counts.items()),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
