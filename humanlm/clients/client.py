@@ -167,12 +167,16 @@ def _join(replies):
 # %% ../../nbs/clients/05_client.ipynb #_answer
 async def _answer(client: Client, request, check):
     "Ask until there are as many answers as wanted, and repair those that are not usable"
+    if request.n > 1 and not client.takes_n:
+        seeds = [None if request.seed is None else request.seed + i for i in range(request.n)]
+        singles = [replace(request, n=1, seed=seed) for seed in seeds]
+        return _join(await in_turn(lambda one: _answer(client, one, check), singles, request.n))
     async with client._slots.get():
         sent, replies = _settled_request(client, request), []
         client.open()
         while len(replies) < sent.n:
             seed = None if sent.seed is None else sent.seed + len(replies)
-            n = sent.n - len(replies) if client.takes_n else 1
+            n = sent.n - len(replies)
             reply = await _ask(client, replace(sent, n=n, seed=seed))
             for i, text in enumerate((reply.texts or (reply.text,))[:n]):  # the first one pays
                 usage = Usage() if i else reply.usage

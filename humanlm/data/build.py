@@ -295,7 +295,7 @@ class _Build:
 
     def read(self) -> None:
         "Read the input into a store"
-        c, forms = self.s.build, [self.s.build.source]  # then the form of a log
+        c, forms = self.s.build, [self.s.build.source]
         self.store = store = RowStore(self.folder / ".build" / "rows")
         secret = self.s.persona.pseudonyms and c.source != "chitchat"
         salt = read_salt(Path(c.out)) if secret else b""
@@ -303,7 +303,8 @@ class _Build:
             store.add(entry)
             if n % 20_000 == 0:
                 self.tell(f"{store.rows:,} rows read")
-        self.tell(f"{store.rows:,} rows read as {forms[-1]}")
+        self.form = forms[-1]
+        self.tell(f"{store.rows:,} rows read as {self.form}")
 
     def prepare(self, writer: ChatClient | None = None) -> None:
         "Read the input, select entries and write personas"
@@ -390,6 +391,9 @@ class _Build:
             )
         if not plan.dated:
             yield "No row has a time, so discussions are ordered by hash."
+        if c.split == "turn_published":
+            yield "Training and test turns come from the same conversations, as published."
+        yield f"Read as {self.form}."
 
     def splits(self, names: Iterable[str]) -> str:
         "Return sizes and median lengths of splits in Markdown"

@@ -76,10 +76,11 @@ def _chats(path: Path, faults: Faults) -> Iterator[FileRow]:
         if not talk:
             yield at._replace(values=RowFault("no message", "a row without a conversation"))
         for i, m in enumerate(talk):
+            m = m | m["data"] if isinstance(m.get("data"), dict) else m
             speaker = str(_first(m, "role", "from", "sender", "author", "speaker", "type") or "")
             role = chat_role(speaker)
             user = _first(m, "name", *_PERSON) or (person if role else speaker)
-            role = role or "user"
+            role = "assistant" if role == "system" and "speaker" in m else role or "user"
             time = _first(m, *_WHEN) or _first(v, *_WHEN)
             row = _row(at, thread, i, user, _words(_first(m, *_WORDS)), time, last, role)
             last = [i] if isinstance(row.values, dict) else last

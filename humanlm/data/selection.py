@@ -224,15 +224,20 @@ class SelectConfig:
     """Which files to write besides the examples, for other trainers."""
     dropout: float = 0.0
     """Above 0: a second test set, whose personas lose this share of their items. Published: 0.6."""
-    thinking: str = "openai/gpt-5-mini"
-    """Chat model that writes the thoughts of thinking_sft, and may spend persona.budget for them.
-    Its other settings are those of persona."""
+    thinking: str = ""
+    """Chat model that writes the thoughts of thinking_sft, such as openai/gpt-5-mini. It may spend
+    persona.budget for them, and its other settings are those of persona."""
 
     def __post_init__(self):
         fracs = self.test_frac, self.val_frac
         fits = min(fracs) >= 0 and sum(fracs) < 1
         require(
-            "build", (fits, f"test_frac and val_frac are negative or sum to 1 or more: {fracs}")
+            "build",
+            (fits, f"test_frac and val_frac are negative or sum to 1 or more: {fracs}"),
+            (
+                bool(self.thinking) or not self.thinks,
+                "sets has thinking_sft: name a chat model in build.thinking",
+            ),
         )
 
     @property

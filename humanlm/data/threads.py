@@ -235,7 +235,9 @@ def _import_threads(
     form, rows = exported(path, faults, bool(columns))
     rows = list(rows)
     if not rows:
-        raise DataError(f"{path} holds no rows to use. Met: {dict(faults.counts) or 'nothing'}.")
+        first = f" Is it an exported chat? Run `humanlm data --build.path {path}` first."
+        met = dict(faults.counts) or "nothing"
+        raise DataError(f"{path} holds no rows to use. Met: {met}.{first * bool(columns)}")
     columns_there = list({c: None for row in rows for c in row.values})
     cols = _column_map({} if form else columns, columns_there)
     unused = [] if form else [c for c in columns_there if c not in cols]

@@ -54,8 +54,14 @@ class Embedder:
         self,
         texts: Sequence[str],  # N of them
     ) -> np.ndarray:  # [N, D] float32, rows of length 1; nan for a blank text
-        "Return the vectors of texts; a long text is cut at the limit of the model"
-        clean = [text.encode("utf-8", "replace").decode() for text in texts]
-        vectors = self.model.encode(clean, normalize_embeddings=True, show_progress_bar=False)
-        vectors[[not text.strip() for text in texts]] = np.nan
-        return vectors
+        "Return the vectors of texts; that of a long text is the mean over parts of 128 words"
+        parts, starts = [], []
+        for text in texts:
+            words = text.encode("utf-8", "replace").decode().split()
+            starts.append(len(parts))
+            parts += [" ".join(words[at : at + 128]) for at in range(0, len(words) or 1, 128)]
+        vectors = np.add.reduceat(
+            self.model.encode(parts, normalize_embeddings=True, show_progress_bar=False), starts
+        )
+        vectors[[not parts[at] for at in starts]] = np.nan
+        return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)

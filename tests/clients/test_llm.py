@@ -14,11 +14,11 @@ import pytest
 from clock import until
 
 from humanlm.clients.cache import DiskCache
-from humanlm.clients.client import chat_all
+from humanlm.clients.client import ScriptedClient, chat_all
 from humanlm.clients.ledger import Ledger, prices
 from humanlm.clients.limits import Limits
 from humanlm.clients.names import ask, asked_at, client, vllm_client
-from humanlm.clients.protocol import KINDS, ChatReply, ChatRequest, LLMError, chat
+from humanlm.clients.protocol import KINDS, ChatReply, ChatRequest, LLMError, Usage, chat
 from humanlm.clients.providers import (
     AnthropicClient,
     OpenAIClient,
@@ -580,6 +580,18 @@ def test_providers_of_the_table_are_asked_by_name(folder, server, monkeypatch):
         and asked["max_tokens"] == 9
         and "response_format" not in asked
     )
+
+
+def test_answers_of_a_client_without_n_are_asked_at_once():
+    class Slow(ScriptedClient):
+        under_way = 0
+
+        async def send(self, request):
+            self.under_way += 1
+            await asyncio.sleep(0.01)
+            return ChatReply(f"{self.under_way} {request.seed}", Usage(1))
+
+    assert ask(Slow([]), "hi", n=3, seed=7).texts == ("3 7", "3 8", "3 9")
 
 
 # ---- an answer that has been begun

@@ -19,7 +19,7 @@ from server import run_under_kills, serving
 
 from humanlm.build import main
 from humanlm.clients.client import ScriptedClient
-from humanlm.core.basics import DataError, write_jsonl
+from humanlm.core.basics import ConfigError, DataError, write_jsonl
 from humanlm.core.grammar import parse
 from humanlm.core.records import load_examples, persona_text
 from humanlm.data.build import GROUPS, build
@@ -137,7 +137,8 @@ ANSWER = {
 def test_a_build_can_be_trained_on_and_leaks_nothing(tmp_path, by):
     thinker = ScriptedClient(lambda request: "Trees matter to me.")
     sets = ["rl", "sft", "thinking_sft"]
-    built = build(settings(tmp_path, forum(), split=by, sets=sets, dropout=0.6), thinker=thinker)
+    s = settings(tmp_path, forum(), split=by, sets=sets, thinking="scripted/tree", dropout=0.6)
+    built = build(s, thinker=thinker)
     examples = load_examples(built.folder / "examples")
     assert check_leakage(examples) == [] and {e.split for e in examples} >= {"train", "test"}
     assert Counter(e.split for e in examples) == {
@@ -196,6 +197,7 @@ def test_no_prompt_names_the_user(tmp_path, source):
             source=source,
             persona={"model": "given"},
             sets=["rl", "sft", "thinking_sft"],
+            thinking="scripted/tree",
             dropout=0.5,
         ),
         thinker=ScriptedClient(lambda request: "Trees matter to me."),
@@ -459,6 +461,7 @@ def test_the_published_division_of_chats_is_written_and_named_as_a_leak(tmp_path
     )
     assert [built.rows[name] for name in ("train", "val", "test")] == [5 * 36, 5 * 4, 5 * 5]
     assert "| root context in more than one split (of 30) | 20 |" in built.card
+    assert "come from the same conversations" in built.card and "Read as wildchat." in built.card
     with pytest.raises(DataError, match="root context in more than one split"):
         prepare_examples(load_examples(built.folder / "examples"), DataConfig())
 
@@ -566,6 +569,11 @@ def test_a_killed_build_keeps_to_its_budget(tmp_path):
         paid = server.stats()["ok"]
         assert kills > 1 and last.returncode == 2 and "over budget" in last.stderr
     assert 7 < paid <= 18
+
+
+def test_thoughts_need_a_named_model(tmp_path):
+    with pytest.raises(ConfigError, match="name a chat model in build.thinking"):
+        settings(tmp_path, forum(), sets=["thinking_sft"])
 
 
 # ---- the plan and the command

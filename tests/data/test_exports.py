@@ -62,6 +62,14 @@ def talk(*messages, **names):
     return json.dumps({"messages": said} | names)
 
 
+def test_speakers_and_nested_messages_have_their_roles(tmp_path):
+    said = [{"speaker": "USER", "text": "hi"}, {"speaker": "SYSTEM", "text": "yo"}]
+    said.append({"data": {"role": "user", "content": "ok"}})
+    (tmp_path / "c.jsonl").write_text(json.dumps({"messages": said}))
+    (thread,) = _import_threads(tmp_path / "c.jsonl")
+    assert [m.role for m in thread.messages] == ["user", "assistant", "user"]
+
+
 # What is odd → files; author, text and place of what is answered, message by message
 
 

@@ -126,6 +126,9 @@ def test_the_small_model_knows_subjects_and_not_stances():
         ["The tram is worth it.", "The tram is a good idea.", "The tram is a bad idea."]
     )
     assert abs(worth @ good - worth @ bad) < 0.15
+    long = "The tram is late. " * 200
+    one, other = embedder([long + "I love my dog. " * 200, long + "Taxes are high. " * 200])
+    assert one @ other < 0.9
 
 
 def test_a_local_model_goes_on_with_what_was_begun(model):
