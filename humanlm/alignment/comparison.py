@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .evaluation import BESIDE, texts_beside
+from .evaluation import BESIDE, METRICS, texts_beside
 from .modes import settings_of
 from .recipe import AlignmentWork, recipe
 from .sections import SECTIONS
@@ -280,10 +280,12 @@ def _write_page(folder: Path) -> Path:  # of report.html
 
 
 def _summary(r: Results) -> str:  # Markdown
-    "Return the means of every metric, and the first 30 differences between systems"
-    pairs = [p for p in r.paired if p.level == ALL]
+    "Return the means of every metric, and the first 30 differences in alignment"
+    pairs = [p for m in METRICS for p in r.paired if (p.metric, p.level) == (m, ALL)]
+    more = sum(p.level == ALL for p in r.paired) - len(pairs[:30])
     differences = paired_table(pairs, most=30) if pairs else ""
-    return "\n\n".join(filter(None, [recipe.tables(r.rows), differences]))
+    rest = f"The report has {more} more differences." if more else ""
+    return "\n\n".join(filter(None, [recipe.tables(r.rows), differences, rest]))
 
 # %% ../../nbs/alignment/61_comparison.ipynb #compare
 def _compare(run: Run) -> Results:

@@ -9,6 +9,7 @@ __all__ = ['MINILM', 'has_minilm', 'minilm_folder', 'Embedder']
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import wrap
 
 import numpy as np
 
@@ -54,8 +55,10 @@ class Embedder:
         self,
         texts: Sequence[str],  # N of them
     ) -> np.ndarray:  # [N, D] float32, rows of length 1; nan for a blank text
-        "Return the vectors of texts; a long text is cut at the limit of the model"
-        clean = [text.encode("utf-8", "replace").decode() for text in texts]
-        vectors = self.model.encode(clean, normalize_embeddings=True, show_progress_bar=False)
-        vectors[[not text.strip() for text in texts]] = np.nan
-        return vectors
+        "Return the vectors of texts; that of a long text is the mean of its windows"
+        size = 2 * (self.model.max_seq_length or 512)  # characters
+        windows = [wrap(text.encode("utf-8", "replace").decode(), size) or [""] for text in texts]
+        vectors = self.model.encode([window for part in windows for window in part])
+        sums = np.add.reduceat(vectors, np.cumsum([0, *map(len, windows)])[:-1])
+        sums[[not text.strip() for text in texts]] = np.nan
+        return sums / np.linalg.norm(sums, axis=-1, keepdims=True)

@@ -166,6 +166,7 @@ def test_one_command_leaves_numbers_and_a_page(whole):
     assert (
         "state_alignment" in shown
         and "reader − script" in shown
+        and "more differences" in shown
         and "runs/mini-eval/report.html" in shown
     )
 

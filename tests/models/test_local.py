@@ -126,6 +126,8 @@ def test_the_small_model_knows_subjects_and_not_stances():
         ["The tram is worth it.", "The tram is a good idea.", "The tram is a bad idea."]
     )
     assert abs(worth @ good - worth @ bad) < 0.15
+    bread, water = embedder(["A late tram. " * 90 + f"{end} " * 90 for end in ("Bread!", "Water!")])
+    assert bread @ water < 0.98, "a long text is read to its end"
 
 
 def test_a_local_model_goes_on_with_what_was_begun(model):
