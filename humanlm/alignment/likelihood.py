@@ -131,6 +131,8 @@ class Reader:
         return [
             f"judge       none in training: a {s.judge.reader} reader of real replies; credit "
             f"{s.reward.credit}, KL {beta:g}, weight of learning replies {learns:g}"
+            + "; WARNING: without trainer.beta nonsense is rewarded"
+            * (not beta)
         ]
 
 

@@ -202,6 +202,10 @@ def _plan_lines(s: Settings, data: Data) -> list[str]:
         f"{len(test):,} held out",
         f"levels              {', '.join(levels)}; {turns}",
         *(stage_line(s, stage) for stage in stages),
+        *(
+            [f"extra reward        {s.reward.extra}, weight {s.reward.extra_weight:g}"]
+            * bool(s.reward.extra)
+        ),
         *judged,
     ]
 
