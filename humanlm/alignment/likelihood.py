@@ -111,10 +111,11 @@ class Reader:
 
     @staticmethod
     def check(settings: Settings) -> None:
-        "Raise `ConfigError` for methods and engines that likelihood does not support"
+        "Raise `ConfigError` for settings that likelihood does not support, or that only it uses"
         s = settings
         if s.judge.model != LIKELIHOOD:
-            return
+            plain = s.reward.credit == "single" and s.reward.reply_loss <= 0
+            return require("reward", (plain, "credit and reply_loss need judge.model likelihood"))
         others = [n for n in s.run.methods if n not in _PAID and not MODES[n].supervised]
         require(
             "judge",
@@ -130,6 +131,8 @@ class Reader:
         return [
             f"judge       none in training: a {s.judge.reader} reader of real replies; credit "
             f"{s.reward.credit}, KL {beta:g}, weight of learning replies {learns:g}"
+            + "; WARNING: without trainer.beta nonsense is rewarded"
+            * (not beta)
         ]
 
 

@@ -202,6 +202,10 @@ def _plan_lines(s: Settings, data: Data) -> list[str]:
         f"{len(test):,} held out",
         f"levels              {', '.join(levels)}; {turns}",
         *(stage_line(s, stage) for stage in stages),
+        *(
+            [f"extra reward        {s.reward.extra}, weight {s.reward.extra_weight:g}"]
+            * bool(s.reward.extra)
+        ),
         *judged,
     ]
 
@@ -420,7 +424,11 @@ class HumanLM(Recipe):
             check_name(name, LEVELS, "level of the synthetic world", ConfigError)
         for place in s.eval.beside:
             how_to_ask(place)  # raises where there is no such model
-        fits = s.rollout.group_size > 1 or all(MODES[name].supervised for name in s.run.methods)
+        supervised = [MODES[name].supervised for name in s.run.methods]
+        fits, trains = s.rollout.group_size > 1 or all(supervised), supervised or _lesson_steps(s)
+        taught = s.sft.reply_steps > 0 or not any(supervised)
+        require("run", (bool(trains), "methods names none. To judge only: humanlm eval"))
+        require("sft", (taught, "reply_steps must be above 0, got 0"))
         require("hierarchy", (levels[-1] == "response", "levels must end with 'response'"))
         require("rollout", (fits, "group_size must be at least 2: completions are compared"))
 

@@ -37,9 +37,7 @@ class Dimension:
     name: str  # also the tag: lower-case letters, digits, underscores
     desc: str  # definition, for the model and for the judge
     max_tokens: int = 48  # longest completion, in tokens, tags included
-    threshold: float | None = (
-        None  # least score to build on, in [0, 1]; None = training never builds on it
-    )
+    threshold: float | None = None  # least score to build on; only experiments/prefixes.py uses it
     max_words: int | None = None  # longest text, in words; None = no limit
     system_prompt: str | None = None  # prompt template; None = the one of the settings
     labels: tuple[str, ...] = ()  # allowed texts; () = any

@@ -224,5 +224,9 @@ def judging_plan(
         "not counted     questions repeated after a fault, and hidden thoughts",
     ]
     if config.budget:
-        lines.append(f"budget          ${config.budget:,.2f}; the run stops before it spends more")
+        planned = cost.dollars or 0
+        short = f"; WARNING: the plan needs ~${planned:,.2f}" * (planned > config.budget)
+        lines.append(
+            f"budget          ${config.budget:,.2f}; the run stops before it spends more{short}"
+        )
     return lines
