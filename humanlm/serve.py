@@ -39,7 +39,7 @@ ABOUT = "Serve a simulated user behind an OpenAI-compatible address."
 def _served_name(s: Settings) -> str:
     "Give the name of the model in requests"
     place = Path(s.model.place)
-    return s.serve.name or (place.resolve().name if place.is_dir() else s.model.place)
+    return place.resolve().name if place.is_dir() else s.model.place
 
 # %% ../nbs/85_serve.ipynb #plan
 def _plan(s: Settings, changes: Mapping[str, Mapping[str, Any]]) -> str:

@@ -15,7 +15,6 @@ from ..core.basics import ConfigError
 from ..core.records import Example
 from .parsing import ParsePolicy, parse
 from .prompts import TRACE, HierarchyConfig, make_rows, target
-from ..models.generation import Completion
 
 # %% ../../nbs/hierarchy/52_composed.ipynb #in_order
 def in_order(
@@ -82,9 +81,7 @@ def read_answer(
     return parse(text, row.get("levels", row["level"]), reading)
 
 # %% ../../nbs/hierarchy/52_composed.ipynb #StateSource
-Write = Callable[
-    [Sequence[dict]], Awaitable[Sequence[Completion]]
-]  # rows → what a model wrote for each
+Write = Callable[[Sequence[dict]], Awaitable[Sequence[Any]]]  # rows → what a model wrote for each
 States = Callable[
     [Sequence[Example]], Awaitable[Mapping[str, Mapping[str, str]]]
 ]  # examples → example id → level → text
@@ -100,7 +97,7 @@ class StateSource:
         write: Write,
     ):
         self.config, self.write = config, write
-        self.answers: dict[str, list[tuple[dict, Completion]]] = {}  # example id → row, answer
+        self.answers: dict[str, list[tuple[dict, Any]]] = {}  # example id → row, completion
 
     @property
     def tokens(self) -> int:

@@ -54,8 +54,6 @@ class ServiceConfig:
 class ServeConfig(ServiceConfig):
     "Where a simulator is served, and which engine writes"
 
-    name: str | None = None
-    """Name of the model in requests. null: the name of its folder."""
     engine: str = "auto"
     """Engine: vllm, transformers, or auto (vllm if a GPU and its command are found)."""
     vllm: list[str] = field(default_factory=list)
