@@ -168,13 +168,13 @@ _CHECKPOINTING = next(  # the second is its name in the transformers that verl n
     for name in ("activation_checkpointing", "gradient_checkpointing")
     if hasattr(TRLConfig, name)
 )
-_TOKENS = 8192  # that a pass on a CPU reads at once
+_SIZE = 8192 * 576  # tokens x hidden size that a pass on a CPU reads at once
 
 
 def _parts(batch: int, longest: int) -> int:
     "Return into how many equal parts a batch of rows is divided, so that each fits in memory"
     sizes = [n for n in range(1, batch + 1) if batch % n == 0]
-    return next((n for n in sizes if batch // n * longest <= _TOKENS), batch)
+    return next((n for n in sizes if batch // n * longest <= _SIZE), batch)
 
 
 def train_sft(
@@ -196,7 +196,7 @@ def train_sft(
     saving = {"report_to": "none", "save_steps": max(1, steps // 4), **save}
     data = _sft_dataset(rows, tokenizer, max_prompt_tokens)
     batch = max(1, sft.batch // process_count())
-    parts = 1 if gpu else _parts(batch, max(map(len, data["input_ids"])))
+    parts = 1 if gpu else _parts(batch, max(map(len, data["input_ids"])) * model.config.hidden_size)
     args = TRLConfig(
         output_dir=str(out),
         max_steps=steps,

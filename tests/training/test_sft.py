@@ -221,8 +221,8 @@ def test_long_prompts_lose_their_oldest_messages_and_short_limits_name_the_row(m
 
 def test_a_batch_read_in_parts_gives_the_same_loss_and_weights(made, tmp_path, monkeypatch):
     logs, weights = [], []
-    for tokens in (8192, 300):
-        monkeypatch.setattr("humanlm.training.sft._TOKENS", tokens)
+    for size in (10**9, 300 * 32):
+        monkeypatch.setattr("humanlm.training.sft._SIZE", size)
         model = copy.deepcopy(made[0])
         log = train_sft(model, made[1], replies(), replace(SMALL, batch=4, muon_lr=0), tmp_path)
         logs += [[line["loss"] for line in log if "loss" in line]]
