@@ -171,10 +171,13 @@ _CHECKPOINTING = next(  # the second is its name in the transformers that verl n
 _SIZE = 8192 * 576  # tokens x hidden size that a pass on a CPU reads at once
 
 
-def _parts(batch: int, longest: int) -> int:
+def _parts(
+    batch: int,  # rows
+    size: int,  # of the longest row: tokens x hidden size
+) -> int:
     "Return into how many equal parts a batch of rows is divided, so that each fits in memory"
     sizes = [n for n in range(1, batch + 1) if batch % n == 0]
-    return next((n for n in sizes if batch // n * longest <= _SIZE), batch)
+    return next((n for n in sizes if batch // n * size <= _SIZE), batch)
 
 
 def train_sft(
