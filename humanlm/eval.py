@@ -96,7 +96,7 @@ def _compare_runs(
         save_results(folder / "results.json", outcome)
         save_record(folder, run_record(s, state="finished", systems=list(models)))
     pairs = [p for p in outcome.paired if p.level == ALL]
-    tables = [recipe.tables(outcome.rows), paired_table(pairs, most=30) if pairs else ""]
+    tables = [recipe.tables(outcome.rows), paired_table(pairs) if pairs else ""]
     print(
         aligned("\n\n".join(filter(None, tables))),
         f"results: {folder / 'results.json'}",

@@ -232,6 +232,8 @@ def _import_threads(
 ) -> list[Thread]:
     "Return the threads of a log, by id; `DataError` if no row can be used"
     path, faults = Path(path), Faults() if faults is None else faults
+    if path.suffix == ".zip":
+        raise DataError(f"{path} is packed: unpack it, and give the folder or the file in it.")
     form, rows = exported(path, faults, bool(columns))
     rows = list(rows)
     if not rows:

@@ -226,7 +226,8 @@ class UserConfig(ChatConfig):
         for name in self.sequence if not self.persona else ():
             yield (
                 name in names,
-                f"no {'taste' if rule else 'style'} {shorten(name)!r}.{near_miss(name, names)}",
+                f"model plays no {'taste' if rule else 'style'} {shorten(name)!r}."
+                + near_miss(name, names),
             )
 
     def plan(self, exchanges: int, samples: Sequence[Exchange]) -> list[str]:  # lines of a plan

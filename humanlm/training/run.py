@@ -251,7 +251,7 @@ def check_settings(recipe: Recipe, settings: Settings) -> None:
     s = settings
     numbers = ("beta", "max_steps", "num_train_epochs", "num_iterations")
     numbers += tuple(Shares(1, 1, 1, 1).options())
-    words = [name for name in numbers if isinstance(s.trainer.get(name), str)]
+    words = [name for name in numbers if isinstance(s.trainer.get(name, 0), str | None)]
     require("trainer", (not words, f"{', '.join(words)} must be a number"))
     if s.model.name != "tiny" and not (s.dry_run and is_planned(s.model.name)):
         locate(s.model.name)
