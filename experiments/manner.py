@@ -90,7 +90,7 @@ class Manner:
 
     def learn(self, notes: Sequence[list[str]]) -> dict[str, float]:
         "Keep the latest replies"
-        self.replies = [*self.said, *notes][-self.most :]
+        self.replies = [*self.replies, *notes][-self.most :]
         return {"manner/replies": float(len(self.replies))}
 
     def save(self, path: str | Path) -> Path:
