@@ -84,7 +84,7 @@ def reached(row):
 
 
 def table(rows):
-    def asked(row):
+    def target(row):
         return row["asked"] and row["asked"] + (": yes" if reached(row) else ": **no**")
 
     lines = [
@@ -96,7 +96,7 @@ def table(rows):
             *lines,
             *(
                 f"| `{r['bench']}` | {r['what']} | {r['ratio']:.3g} | {r['of']} | "
-                f"{asked(r)} | {r['noise']:.0%} |"
+                f"{target(r)} | {r['noise']:.0%} |"
                 for r in rows
             ),
         ]
@@ -126,11 +126,11 @@ def main():
             continue
         print(f"\n== {run}", flush=True)
         with tempfile.TemporaryDirectory() as folder:
-            found = [row | {"run": run} for row in measured(words, Path(folder) / "ratios.jsonl")]
-        rows += found
+            results = [row | {"run": run} for row in measured(words, Path(folder) / "ratios.jsonl")]
+        rows += results
         if args.out:
             with open(args.out, "a") as out:
-                out.write("".join(json.dumps(row) + "\n" for row in found))
+                out.write("".join(json.dumps(row) + "\n" for row in results))
     print("\n" + table(rows))
 
 

@@ -128,19 +128,19 @@ def speed(rows, rounds):
             "floor: read the JSON": lambda: measure_read(path),
             "floor: write the parquet": lambda: measure_write(tables, tmp),
         }
-        found = in_turns(arms, rounds)
+        results = in_turns(arms, rounds)
         print(
             f"{rows:,} rows of {path.stat().st_size / rows / 1000:.1f} kB, CPU seconds "
             f"of one process, best of {rounds} rounds"
         )
         print(f"{'what':<30}{'µs per row':>12}{'rows/s per core':>18}")
-        for name, seconds in found.items():
+        for name, seconds in results.items():
             print(f"{name:<30}{min(seconds) / rows * 1e6:>12.0f}{rows / min(seconds):>18,.0f}")
         print("target: 5,000 rows/s per core for examples and rl")
         ratio(
             "corpus build, examples and rl",
-            min(found["build: examples and rl"])
-            / (min(found["floor: read the JSON"]) + min(found["floor: write the parquet"])),
+            min(results["build: examples and rl"])
+            / (min(results["floor: read the JSON"]) + min(results["floor: write the parquet"])),
             "CPU time of reading the JSON and writing the parquet alone",
         )
 
@@ -187,8 +187,8 @@ def make_long_file(path, n, seed=0):
                 for j, name in enumerate(names)
             ]
             prompt = [
-                {"role": name, "content": told, "metadata": fact}
-                for name, told, fact in zip(names, texts, facts)
+                {"role": name, "content": content, "metadata": fact}
+                for name, content, fact in zip(names, texts, facts)
             ]
             f.write(
                 json.dumps(
@@ -256,7 +256,7 @@ def beside(base, rows, rounds):
                 for kind, sets in kinds.items()
                 for name, tree in trees.items()
             }
-            found = in_turns(arms, rounds)
+            results = in_turns(arms, rounds)
             import pyarrow.parquet as pq
 
             tables = [
@@ -266,27 +266,27 @@ def beside(base, rows, rounds):
             def floor(measure):
                 return [{"cpu": measure()} for _ in range(rounds)]
 
-            found |= {
+            results |= {
                 ("floor", "read the JSON"): floor(lambda: measure_read(path)),
                 ("floor", "write the parquet of examples"): floor(
                     lambda: measure_write(tables, tmp)
                 ),
                 ("floor", "read the parquet of examples"): floor(lambda: measure_parquet(tmp)),
             }
-            _print_beside(found, kinds, base, rows, path.stat().st_size)
+            _print_beside(results, kinds, base, rows, path.stat().st_size)
         finally:
             subprocess.run(
                 ["git", "-C", ROOT, "worktree", "remove", "--force", trees[base]], check=True
             )
 
 
-def _print_beside(found, kinds, base, rows, size):
+def _print_beside(results, kinds, base, rows, size):
     print(
         f"{rows:,} rows of {size / rows / 1000:.1f} kB, filters, splits and personas by "
-        f"rule; CPU seconds, best of {len(found['floor', 'read the JSON'])} rounds"
+        f"rule; CPU seconds, best of {len(results['floor', 'read the JSON'])} rounds"
     )
     print(f"{'what':<24}{'by':<32}{'rows/CPU s':>20}{'MB/CPU s':>20}{'peak memory, MB':>18}")
-    for (kind, name), some in found.items():
+    for (kind, name), some in results.items():
         cpu, memory = (
             min(one["cpu"] for one in some),
             max(one.get("memory", 0) for one in some) / 1000,
@@ -296,7 +296,7 @@ def _print_beside(found, kinds, base, rows, size):
         print(f"{kind:<24}{name:<32}{speed}{peak:>18}")
     for kind in kinds:
         won = median_ratio(
-            *([one["cpu"] for one in found[kind, name]] for name in (base, "this tree"))
+            *([one["cpu"] for one in results[kind, name]] for name in (base, "this tree"))
         )
         print(
             f"{kind}: {won:.2f} times the rows per CPU-second of {base} (median of "

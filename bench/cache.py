@@ -44,10 +44,10 @@ async def model():
     return REPLY
 
 
-async def through(cache, asked):
+async def through(cache, batch):
     "One request after the other through the cache"
     with Clock() as clock:
-        for request in asked:
+        for request in batch:
             await cache(request, NAME, model)
     return clock
 
@@ -60,11 +60,11 @@ async def in_thread(find, keys):
     return clock
 
 
-async def by_client(asked, cache=None):
+async def by_client(batch, cache=None):
     "All requests at once through a client"
     client = ScriptedClient(lambda request: REPLY.text, NAME, cache=cache)
     with Clock() as clock:
-        await chat_all(client, asked)
+        await chat_all(client, batch)
     return clock
 
 
@@ -87,28 +87,28 @@ def two_at_once(folder, n):
         subprocess.Popen([*command, str(i * n)], stdout=subprocess.PIPE, text=True)
         for i in range(2)
     ]
-    found = [list(map(float, p.communicate()[0].split())) for p in pair]
+    times = [list(map(float, p.communicate()[0].split())) for p in pair]
     clock = Clock()
-    clock.wall, clock.cpu = (sum(column) / 2 for column in zip(*found))
+    clock.wall, clock.cpu = (sum(column) / 2 for column in zip(*times))
     return clock
 
 
 def measure(n, folder):
-    asked = requests(n)
-    keys, plain = [request_key(r, NAME) for r in asked], [chat(f"question {i}") for i in range(n)]
+    batch = requests(n)
+    keys, plain = [request_key(r, NAME) for r in batch], [chat(f"question {i}") for i in range(n)]
     cache, clients = DiskCache(folder + "/one"), DiskCache(folder + "/clients")
-    yield "fingerprint of a request", timed(lambda r: request_key(r, NAME), asked)
-    yield "ask and store, all in", asyncio.run(through(cache, asked))
-    yield "hit, all in", asyncio.run(through(cache, asked))
+    yield "fingerprint of a request", timed(lambda r: request_key(r, NAME), batch)
+    yield "ask and store, all in", asyncio.run(through(cache, batch))
+    yield "hit, all in", asyncio.run(through(cache, batch))
     yield "  lookup alone", timed(cache.replies.find, keys)
     yield "  lookup handed to a thread", asyncio.run(in_thread(cache.replies.find, keys))
     yield "client without a cache, short", asyncio.run(by_client(plain))
     yield "client, cold, short", asyncio.run(by_client(plain, clients))
     yield "client, warm, short", asyncio.run(by_client(plain, clients))
     yield "ask and store, two processes", two_at_once(folder + "/two", n)
-    found = len(DiskCache(folder + "/two"))
-    if found != 2 * n:
-        raise SystemExit(f"two processes stored {found} of {2 * n} replies")
+    count = len(DiskCache(folder + "/two"))
+    if count != 2 * n:
+        raise SystemExit(f"two processes stored {count} of {2 * n} replies")
 
 
 def main():

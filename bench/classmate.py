@@ -62,8 +62,8 @@ def bare(pool, count, *options):
 def sandboxed(sandbox, count):
     "Test a program as often; how many tests a second"
     with Clock() as clock:
-        found = sandbox.score(PROGRAM, [TEST] * count, 10)
-    assert all(found), found
+        verdicts = sandbox.score(PROGRAM, [TEST] * count, 10)
+    assert all(verdicts), verdicts
     return count / clock.wall
 
 
@@ -75,7 +75,7 @@ def sandbox_rate(args):
             ThreadPoolExecutor(workers) as pool,
         ):
             sandboxed(sandbox, 2), bare(pool, 2)
-            found = in_turns(
+            results = in_turns(
                 {
                     "sandbox": lambda: sandboxed(sandbox, args.programs),
                     "python -I": lambda: bare(pool, args.programs),
@@ -84,15 +84,15 @@ def sandbox_rate(args):
                 args.rounds,
             )
         print(f"\n{workers} at once {'programs/s':>14} {'times python -I':>18}")
-        for name, rates in found.items():
+        for name, rates in results.items():
             print(
                 f"{name:<12} {statistics.median(rates):>11.1f} "
-                f"{median_ratio(rates, found['python -I']):>18.2f}",
+                f"{median_ratio(rates, results['python -I']):>18.2f}",
                 flush=True,
             )
         ratio(
             f"programs in the sandbox, {workers} at once",
-            median_ratio(found["sandbox"], found["python -I"]),
+            median_ratio(results["sandbox"], results["python -I"]),
             "rate of bare python -I -c pass",
             ">= 0.5",
         )
@@ -141,7 +141,7 @@ def by_text(tokenizer, ids):
     return texts, [text_span(text) for text in texts]
 
 
-def agreement(tokenizer, pieces, ids, spans, texts, found):
+def agreement(tokenizer, pieces, ids, spans, texts, peer_spans):
     "Share of rows in which both find the same reasoning, or none that is closed"
 
     def same(row, start, stop, closed, text, span):
@@ -158,7 +158,7 @@ def agreement(tokenizer, pieces, ids, spans, texts, found):
             [span.stop for span in spans],
             [span.closed for span in spans],
             texts,
-            found,
+            peer_spans,
         )
     ) / len(texts)
 
@@ -194,7 +194,7 @@ def reading(args):
             [*map(reader, ids[:64])],
             *by_text(tokenizer, ids[:64]),
         )
-        found = in_turns(
+        results = in_turns(
             {
                 "ours": lambda: cpu_ms(lambda: [*map(reader, ids)]),
                 "peer": lambda: cpu_ms(lambda: by_text(tokenizer, ids)),
@@ -202,14 +202,14 @@ def reading(args):
             args.rounds,
         )
         print(
-            f"{kind:<24} {statistics.median(found['ours']):>9.1f} "
-            f"{statistics.median(found['peer']):>10.0f} "
-            f"{median_ratio(found['ours'], found['peer']):>7.4f} {agree:>6.2f}",
+            f"{kind:<24} {statistics.median(results['ours']):>9.1f} "
+            f"{statistics.median(results['peer']):>10.0f} "
+            f"{median_ratio(results['ours'], results['peer']):>7.4f} {agree:>6.2f}",
             flush=True,
         )
         ratio(
             f"finding reasoning: {kind.strip()}",
-            median_ratio(found["ours"], found["peer"]),
+            median_ratio(results["ours"], results["peer"]),
             "CPU time of decoding every row",
             "<= 0.5",
         )
@@ -268,20 +268,20 @@ def overlap(args):
             "classmates": lambda: rollout.classmate(rows, read.shown, 0),
             "judge": lambda: rollout.score(rows, read.answers),
         }
-        found = in_turns(
+        results = in_turns(
             {name: lambda work=work: wall(work) for name, work in arms.items()}, args.rounds
         )
-        halves = list(zip(found["classmates"], found["judge"]))
+        halves = list(zip(results["classmates"], results["judge"]))
         ratio(
             f"scoring, classmates {mates} s and judge {judge} s",
-            median_ratio(found["both"], map(max, halves)),
+            median_ratio(results["both"], map(max, halves)),
             "time of the longer half",
             "<= 1.1",
         )
         print(
-            f"{mates:>12} {judge:>8} {statistics.median(found['both']):>11.2f} "
-            f"{median_ratio(found['both'], map(max, halves)):>17.2f} "
-            f"{median_ratio(found['both'], map(sum, halves)):>14.2f}",
+            f"{mates:>12} {judge:>8} {statistics.median(results['both']):>11.2f} "
+            f"{median_ratio(results['both'], map(max, halves)):>17.2f} "
+            f"{median_ratio(results['both'], map(sum, halves)):>14.2f}",
             flush=True,
         )
 

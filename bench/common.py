@@ -41,17 +41,17 @@ class Clock:
 
 def in_turns(arms, rounds, seconds=math.inf):
     "Measure each arm once per round, each round starting with another arm: name → [result]"
-    names, found, start = list(arms), {name: [] for name in arms}, time.perf_counter()
+    names, results, start = list(arms), {name: [] for name in arms}, time.perf_counter()
     for i in range(rounds):
         if i and time.perf_counter() - start > seconds * i / (i + 1):
             break  # the next round would end too late
         for name in names[i % len(names) :] + names[: i % len(names)]:
-            found[name].append(arms[name]())
-    return found
+            results[name].append(arms[name]())
+    return results
 
 
-def ratio(what, value, of, asked=""):
-    "Keep a ratio for `all.py`, which names the file; asked: a bound such as <= 1.25"
+def ratio(what, value, of, bound=""):
+    "Keep a ratio for `all.py`, which names the file; bound: such as <= 1.25"
     if file := os.environ.get("BENCH_RATIOS"):
         with open(file, "a") as out:
             out.write(
@@ -61,7 +61,7 @@ def ratio(what, value, of, asked=""):
                         "what": what,
                         "ratio": value,
                         "of": of,
-                        "asked": asked,
+                        "asked": bound,
                     }
                 )
                 + "\n"
@@ -108,8 +108,8 @@ class Lines:
         if not isinstance(error, Late) and type(error).__name__ != "OutOfMemoryError":
             self.failed = True
             traceback.print_exception(error)
-        known = {name: row[name] for name in row if name in self.fields}
-        self.line(part, **known, reason=f"{type(error).__name__}: {error}"[:200])
+        columns = {name: row[name] for name in row if name in self.fields}
+        self.line(part, **columns, reason=f"{type(error).__name__}: {error}"[:200])
 
     def run(self, seconds, work, *names):
         "Do a part within its time"

@@ -80,14 +80,14 @@ def rates(n, rounds):
         for kind, make in (("published", published), ("released", released)):
             row = make(source)
             line = json.dumps(row)
-            found = in_turns(
+            results = in_turns(
                 {
                     "json": per_second(lambda: json.loads(line), n),
                     "map": per_second(lambda: _map_row(source, row), n),
                 },
                 rounds,
             )
-            read, mapped = (statistics.median(found[k]) for k in ("json", "map"))
+            read, mapped = (statistics.median(results[k]) for k in ("json", "map"))
             print(
                 f"{source + ', ' + kind:22}{len(line) / 1000:>6.1f}{read:>14,.0f}{mapped:>12,.0f}"
             )
@@ -100,16 +100,16 @@ def mails(n, rounds):
         + original("Who has the numbers?" + " word" * 300)
         + forwarded("Up again, all of them.")
     )
-    found = in_turns({"mail": per_second(lambda: read_mail(text), n // 4)}, rounds)
+    results = in_turns({"mail": per_second(lambda: read_mail(text), n // 4)}, rounds)
     print(
         f"\nfiles of a mailbox ({len(text) / 1000:.1f} kB, two quotations): "
-        f"{statistics.median(found['mail']):,.0f} per s\n"
+        f"{statistics.median(results['mail']):,.0f} per s\n"
     )
     print(f"{'100 kB of':34}{'ms':>8}{'400 kB / 100 kB':>18}")
     for piece in PIECES:
         small, large = (mail(piece * (size // len(piece))) for size in (100_000, 400_000))
-        found = in_turns({"small": seconds(small), "large": seconds(large)}, rounds)
-        small, large = (min(found[k]) for k in ("small", "large"))
+        results = in_turns({"small": seconds(small), "large": seconds(large)}, rounds)
+        small, large = (min(results[k]) for k in ("small", "large"))
         print(f"{piece!r:34}{1000 * small:>8.1f}{large / max(small, 1e-3):>18.1f}")
 
 

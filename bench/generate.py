@@ -70,9 +70,9 @@ def seconds(function, *args):
 def compare(repeats, *args):
     times = {plain: [], ours: []}
     for _ in range(repeats + 1):
-        for function, found in times.items():
-            found.append(seconds(function, *args))
-    return [statistics.median(found[1:]) for found in times.values()]
+        for function, samples in times.items():
+            samples.append(seconds(function, *args))
+    return [statistics.median(samples[1:]) for samples in times.values()]
 
 
 def main():

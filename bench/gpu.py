@@ -163,11 +163,11 @@ def training(bench, model, weights):
 
 def sdpo(bench, model, weights):
     "A step without generation and user, beside the bare passes"
-    asked = SimpleNamespace(rows=8, steps=3 if bench.rounds == 1 else 6, reply=64)
+    options = SimpleNamespace(rows=8, steps=3 if bench.rounds == 1 else 6, reply=64)
     config = replace(bench.sizes[model], lora_rank=0)
     for form in ("sampled", "top 20"):
         make_both = partial(LoadedModel, tokenizer=tokenizer)
-        ours, theirs = sdpo_seconds(FORMS[form], asked, lambda _: make_both(make(config)))
+        ours, theirs = sdpo_seconds(FORMS[form], options, lambda _: make_both(make(config)))
         row = {"model": model, "weights": weights, "what": f"step, {form}"}
         row |= {"seconds": statistics.median(ours), "against": "bare passes"}
         bench.line("sdpo", **row, ratio=statistics.median(b / a for a, b in zip(ours, theirs)))

@@ -136,9 +136,9 @@ def evaluation():
         f"{time.perf_counter() - start:.1f} s (target 120)"
     )
     start = time.perf_counter()
-    found = [run_sync(gym_problems(find_gym(name))) for name in GYMS]
+    problems = [run_sync(gym_problems(find_gym(name))) for name in GYMS]
     print(
-        f"suite of {len(found)} gyms, {sum(map(len, found))} problems: "
+        f"suite of {len(problems)} gyms, {sum(map(len, problems))} problems: "
         f"{time.perf_counter() - start:.1f} s (target 60)"
     )
 
@@ -193,44 +193,44 @@ def rollout(rounds=5):
 
     def dialogues(policy):
         start = time.process_time()
-        found = run_sync(multi_turn(user, TURNS)(rows, policy))
-        return (time.process_time() - start) / sum(sum(t.mask) for t in found)
+        talks = run_sync(multi_turn(user, TURNS)(rows, policy))
+        return (time.process_time() - start) / sum(sum(t.mask) for t in talks)
 
-    kept, forgetful = ModelPolicy(*made), Forgetful(*made)
-    known = run_sync(multi_turn(user, TURNS)(rows, kept))
-    prompts = [t.prompt_ids for t in known]
-    heard = [[i for i, own in zip(t.completion_ids, t.mask) if not own] for t in known]
+    cached, forgetful = ModelPolicy(*made), Forgetful(*made)
+    episodes = run_sync(multi_turn(user, TURNS)(rows, cached))
+    prompts = [t.prompt_ids for t in episodes]
+    heard = [[i for i, flag in zip(t.completion_ids, t.mask) if not flag] for t in episodes]
 
     def plain(prompts):
         start = time.process_time()
-        found = generate(
+        completions = generate(
             made.model, made.tokenizer, prompts, TURNS * WORDS, seed=list(range(DIALOGUES))
         )
-        return (time.process_time() - start) / sum(len(c.ids) for c in found)
+        return (time.process_time() - start) / sum(len(c.ids) for c in completions)
 
     arms = {
         "one generation": lambda: plain([[*p, *h] for p, h in zip(prompts, heard)]),
         "without users": lambda: plain(prompts),
-        "kept prefixes": lambda: dialogues(kept),
+        "kept prefixes": lambda: dialogues(cached),
         "all read again": lambda: dialogues(forgetful),
     }
     for arm in arms.values():
         arm()
-    found = in_turns(arms, rounds)
+    results = in_turns(arms, rounds)
     print(
         f"\nrollout, {DIALOGUES} dialogues x {TURNS} turns of {WORDS} tokens, users of "
         f"{len(heard[0]) / (TURNS - 1):.0f} tokens, prompts of {len(prompts[0])}; CPU "
         f"microseconds per written token, median of {rounds}"
     )
-    for name, times in found.items():
+    for name, times in results.items():
         print(
             f"{name:16} {1e6 * statistics.median(times):8.1f}   "
-            f"{median_ratio(times, found['one generation']):5.2f} x"
+            f"{median_ratio(times, results['one generation']):5.2f} x"
         )
     print("target for kept prefixes: 1.25 x")
     ratio(
         "dialogues over 8 turns, prefixes kept",
-        median_ratio(found["kept prefixes"], found["one generation"]),
+        median_ratio(results["kept prefixes"], results["one generation"]),
         "CPU time of one generation",
         "<= 1.25",
     )

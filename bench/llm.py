@@ -105,8 +105,8 @@ def throughput(url, rounds, seconds):
     }
     asyncio.run(plain(url, fresh(CONCURRENCY)))  # imports
     asyncio.run(ours(url, fresh(CONCURRENCY)))
-    found = in_turns(arms, rounds, seconds)
-    base, (cold, warm) = found["plain"], zip(*found["cached"])
+    results = in_turns(arms, rounds, seconds)
+    base, (cold, warm) = results["plain"], zip(*results["cached"])
     total = len(base) * REQUESTS
     print(
         f"{total:,} requests in {len(base)} turns, {LATENCY * 1000:.0f} ms, "
@@ -119,7 +119,7 @@ def throughput(url, rounds, seconds):
     print(f"{'ideal':11} {total:>7,} {CONCURRENCY / LATENCY:>11,.0f} {'100 %':>9}")
     for name, clocks, target in (
         ("plain SDK", base, ""),
-        ("cache off", found["off"], "90 % of plain SDK"),
+        ("cache off", results["off"], "90 % of plain SDK"),
         ("cold cache", cold, "75 % of plain SDK, own <= 1 ms"),
         ("warm cache", warm, "0 calls"),
     ):
@@ -137,7 +137,7 @@ def throughput_row(clocks, base):
     "Columns of one client beside the plain SDK's"
     speed = statistics.median(REQUESTS / c.wall for c in clocks)
     cpu = statistics.median(1000 * c.cpu / REQUESTS for c in clocks)
-    own = statistics.median(1000 * (c.cpu - b.cpu) / REQUESTS for c, b in zip(clocks, base))
+    overhead = statistics.median(1000 * (c.cpu - b.cpu) / REQUESTS for c, b in zip(clocks, base))
     shares = [
         median_ratio([getattr(b, of) for b in base], [getattr(c, of) for c in clocks])
         for of in ("wall", "cpu")
@@ -146,7 +146,7 @@ def throughput_row(clocks, base):
     return (
         f"{calls:>7,} {speed:>11,.0f} {speed / CONCURRENCY * LATENCY:>9.0%} "
         f"{shares[0]:>13.0%} {shares[1]:>8.0%} "
-        f"{cpu:>12.2f} {f'{own:.2f}' if calls and clocks is not base else '':>7}"
+        f"{cpu:>12.2f} {f'{overhead:.2f}' if calls and clocks is not base else '':>7}"
     )
 
 

@@ -33,12 +33,12 @@ def peer(text, levels, thinking=False):
     "The obvious parser: cut the thought off, then one lazy search per level"
     if thinking:
         text = text.rsplit("</think>", 1)[-1]
-    found = {}
+    fields = {}
     for level in levels:
         m = re.search(f"<{level}>(.*?)</{level}>", text, re.S | re.I)
         if m:
-            found[level] = m.group(1).strip()
-    return found
+            fields[level] = m.group(1).strip()
+    return fields
 
 
 def micro(work, number=5000):

@@ -92,13 +92,13 @@ def gradients(made):
 
 def write(made, prompts, C, G):
     "Write a group for each prompt"
-    asked = [prompt for prompt in prompts for _ in range(G)]
+    copies = [prompt for prompt in prompts for _ in range(G)]
     if isinstance(made, MethodTrainer):
         row = {"max_tokens": C, "stop": [], "thinking": None}
-        rows = [row | {"prompt_ids": prompt} for prompt in asked]
+        rows = [row | {"prompt_ids": prompt} for prompt in copies]
         with patch("humanlm.models.generation.end_ids", lambda *_: ()):
             return [c.ids for c in made.policy.write(rows)]
-    return made._generate_single_turn(asked, None, {}, G)[0]
+    return made._generate_single_turn(copies, None, {}, G)[0]
 
 
 def measure(shape, name, rounds, rows):
@@ -178,8 +178,8 @@ def main():
             times = statistics.median(b / a for a, b in zip(ours, theirs))
             medians = [statistics.median(each) for each in (ours, theirs)]
             print(f"{shape} | {part} | {medians[0]:.2f} | {medians[1]:.2f} | {times:.2f}")
-            asked = f">= {ASKED[shape][place]}" if shape in ASKED else ""
-            ratio(f"{part} of {shape}, times as fast", times, "plain trl.GRPOTrainer", asked)
+            bound = f">= {ASKED[shape][place]}" if shape in ASKED else ""
+            ratio(f"{part} of {shape}, times as fast", times, "plain trl.GRPOTrainer", bound)
         ours, theirs = (memory(kind, shape, args.model, args.rows) for kind in ("ours", "trl"))
         print(f"{shape} | memory | {ours:.2f} GiB | {theirs:.2f} GiB | {theirs / ours:.2f}")
         print(f"{shape} | gradients differ by {off:.1e} of their norm\n")

@@ -141,20 +141,20 @@ def small(args):
 
 def measure(form, args, make=small):
     "Take steps in turn; seconds of ours and of the peer"
-    said = interactions(args.rows * args.steps, args.reply)
+    logs = interactions(args.rows * args.steps, args.reply)
     made = [make(args) for _ in range(2)]
     model, tokenizer = made[0]
-    rows = [logged_row(i, tokenizer) for i in said]
+    rows = [logged_row(i, tokenizer) for i in logs]
     batches, reads = [], 3 if "contrast" in form else 1
     for start in range(0, len(rows), args.rows):
-        own = range(start, start + args.rows)
-        asked = [contexts(tokenizer, said[i].messages, said[i].followup.text) for i in own]
-        plain, hindsight = ([list(ids) for ids in column] for column in zip(*asked))
+        indices = range(start, start + args.rows)
+        pairs = [contexts(tokenizer, logs[i].messages, logs[i].followup.text) for i in indices]
+        plain, hindsight = ([list(ids) for ids in column] for column in zip(*pairs))
         batches.append(
             (
                 plain,
                 [hindsight, hindsight, plain][:reads],
-                [list(rows[i]["reply_ids"]) for i in own],
+                [list(rows[i]["reply_ids"]) for i in indices],
             )
         )
     peer = Peer(made[1].model.train(), batches)
@@ -185,7 +185,7 @@ def peak(vocabulary, positions, chunked, out):
     keep, head = torch.randn(positions, 64), torch.nn.Linear(64, vocabulary, bias=False)
     head.weight.grad = torch.zeros_like(head.weight)
 
-    def known():
+    def states():
         return CompletionStates(
             head,
             keep.clone().requires_grad_(),
@@ -197,13 +197,13 @@ def peak(vocabulary, positions, chunked, out):
         "5"
     )  # forget the peak so far, which includes that of the parent
     before = highest()
-    found = in_chunks(
+    losses = in_chunks(
         lambda z, q: divergence(z, q, 1.0, 20),
-        known(),
-        [(known(), 1.0)],
+        states(),
+        [(states(), 1.0)],
         chunk=None if chunked else positions,
     )
-    found.sum().backward()
+    losses.sum().backward()
     out.put(highest() - before)
 
 
@@ -221,14 +221,14 @@ def highest():
     )
 
 
-def in_process(*given):
+def in_process(*arguments):
     spawn = multiprocessing.get_context("spawn")
     out = spawn.Queue()
-    process = spawn.Process(target=peak, args=(*given, out))
+    process = spawn.Process(target=peak, args=(*arguments, out))
     process.start()
-    found = out.get(timeout=600)
+    memory = out.get(timeout=600)
     process.join()
-    return found
+    return memory
 
 
 def main():

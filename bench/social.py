@@ -37,7 +37,7 @@ DATA = Path(os.environ.get("HUMANLM_DATA", "/nowhere"), "hi_tom/hi_tom.jsonl")
 
 def rows_of(tales):
     "Rows of a benchmark file: text and question"
-    return [(tale.text, asked.text) for tale in tales for asked in tale.questions]
+    return [(tale.text, question.text) for tale in tales for question in tale.questions]
 
 
 def cold(row):
@@ -77,13 +77,13 @@ def speed(name, rows, rounds):
     }
     if name == "Hi-ToM (public)":
         del arms["replays, slow"]  # written for generated stories only
-    found = in_turns(arms, rounds)
-    for arm, rates in found.items():
+    results = in_turns(arms, rounds)
+    for arm, rates in results.items():
         print(f"{name:20}{arm:30}{statistics.median(rates):>12,.0f}/s")
-    if "replays, slow" in found:
+    if "replays, slow" in results:
         times = ratio(
             f"replays, {name}",
-            median_ratio(found["replays, fast"], found["replays, slow"]),
+            median_ratio(results["replays, fast"], results["replays, slow"]),
             "rate of the slow simulator",
         )
         print(f"{name:20}{'fast / slow replay':30}{times:>12.1f}")
@@ -94,13 +94,13 @@ def check(family, n):
     with Clock() as clock:
         tales = list(generate(family, n, seed=2025))
     wrong = sum(
-        slow != asked.answer
+        slow != question.answer
         for tale in tales
-        for slow, asked in zip(slow_answer(tale), tale.questions)
+        for slow, question in zip(slow_answer(tale), tale.questions)
     )
-    asked = sum(len(tale.questions) for tale in tales)
+    count = sum(len(tale.questions) for tale in tales)
     print(
-        f"{family:8}{n:>7,} stories, {n / clock.cpu:>6,.0f}/s{asked:>8,} "
+        f"{family:8}{n:>7,} stories, {n / clock.cpu:>6,.0f}/s{count:>8,} "
         f"questions{wrong:>4} disagreements"
     )
     return tales
@@ -120,8 +120,8 @@ def agreement(n):
         columns = [Counter() for _ in range(4)]
         for i in range(n):
             tale = make(random.Random(f"{name} {i}"), *kind)
-            for column, found in zip(columns, compared(tale)):
-                column.update(found)
+            for column, matches in zip(columns, compared(tale)):
+                column.update(matches)
         cells = [f"{column.total():,}/{column[False]}" for column in columns]
         print(f"{name:44}{n:>8,}{cells[0]:>14}{cells[1]:>16}{cells[2]:>14}{cells[3]:>12}")
 
@@ -129,7 +129,7 @@ def agreement(n):
 def compared(tale):
     "True or False for each comparison of one story, in four lists"
     world, context, replay = tale.story.world, to_context(tale.story), Replay(tale.sentences)
-    asked = [(read_question(a.text), a.answer) for a in tale.questions]
+    questions = [(read_question(a.text), a.answer) for a in tale.questions]
     return (
         [
             world.where(thing) == replay.spot[thing]
@@ -137,7 +137,7 @@ def compared(tale):
             for thing in world.log
         ],
         [world.belief(*key) == place for key, place in replay.held.items()],
-        [memory_answer(context, q.chain, q.object) == place for q, place in asked if q.chain],
+        [memory_answer(context, q.chain, q.object) == place for q, place in questions if q.chain],
         [structural_score(context) == 1],
     )
 

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def commands(threads):
     "Name → arguments of python and the limit in seconds"
     train = ["-m", "humanlm.train"]
-    found = {
+    arms = {
         "python -c pass": (["-c", "pass"], None),
         "import humanlm": (["-c", "import humanlm"], 0.3),
         "humanlm.train --help": ([*train, "--help"], 1.0),
@@ -42,8 +42,8 @@ def commands(threads):
             str(threads),
             "--dry-run",
         ]
-        found["humanlm-threads.yaml --dry-run"] = (argv, 1.0)
-    return found | {"import torch": (["-c", "import torch"], None)}
+        arms["humanlm-threads.yaml --dry-run"] = (argv, 1.0)
+    return arms | {"import torch": (["-c", "import torch"], None)}
 
 
 def seconds(argv):
@@ -74,10 +74,10 @@ def main():
     threads = args.threads or (Path(data) / "irc_threads" / "irc_dev.jsonl" if data else None)
     if threads:
         threads = threads.resolve()
-    found = commands(threads)
-    times = {name: [] for name in found}
+    arms = commands(threads)
+    times = {name: [] for name in arms}
     for _ in range(args.repeats + 1):
-        for name, (argv, _) in found.items():
+        for name, (argv, _) in arms.items():
             times[name].append(seconds(argv))
     medians = {
         name: [statistics.median(column) for column in zip(*all_of[1:])]
@@ -89,7 +89,7 @@ def main():
         f"{'wall s':>7} {'limit':>6} {'ratio':>6} {'CPU s':>7} {'ratio':>6}"
     )
     for name, (wall, cpu) in medians.items():
-        limit = found[name][1]
+        limit = arms[name][1]
         print(
             f"{name:32} {wall:7.3f} {limit or '':>6} {wall / bare[0]:6.1f} {cpu:7.3f} "
             f"{cpu / bare[1]:6.1f}"

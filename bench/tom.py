@@ -127,21 +127,21 @@ def with_model(server, items, contexts, rounds, seconds):
             "client": lambda: asyncio.run(client(server.url, requests)),
             "run": through,
         }
-        found = in_turns(arms, rounds, seconds / 2)
-        for name, clocks in found.items():
+        results = in_turns(arms, rounds, seconds / 2)
+        for name, clocks in results.items():
             speed, cpu = (
                 statistics.median(len(items) / c.wall for c in clocks),
                 statistics.median(1000 * c.cpu / len(items) for c in clocks),
             )
-            own = [
+            overheads = [
                 statistics.median(
-                    1000 * (c.cpu - b.cpu) / len(items) for c, b in zip(clocks, found[peer])
+                    1000 * (c.cpu - b.cpu) / len(items) for c, b in zip(clocks, results[peer])
                 )
                 for peer in ("client", "plain SDK")
             ]
             shown_ = [
                 f"{value:.2f}" if name == "run" or (name == "client" and i) else ""
-                for i, value in enumerate(own)
+                for i, value in enumerate(overheads)
             ]
             print(
                 f"{mode + ', ' + name:16} {len(clocks):>5} {speed:>12,.0f} "
@@ -151,7 +151,7 @@ def with_model(server, items, contexts, rounds, seconds):
             )
         ratio(
             f"questions of a run, {mode}",
-            median_ratio([c.wall for c in found["plain SDK"]], [c.wall for c in found["run"]]),
+            median_ratio([c.wall for c in results["plain SDK"]], [c.wall for c in results["run"]]),
             "rate of the plain OpenAI SDK",
         )
 

@@ -94,15 +94,15 @@ def world_rows(tokens, steps, tokenizer, world):
         HierarchyConfig(response_tokens=tokens, state_tokens=tokens),
         ["stance"],
     )
-    found = []
+    exact_rows = []
     for row in rows:
         ids = render(tokenizer, row["prompt"])
         row["text"] = tokenizer.decode(ids)
         if tokenizer(row["text"])["input_ids"] == ids:
-            found.append(row)
-        if len(found) == N * steps:
-            return found
-    raise SystemExit(f"only {len(found)} prompts read back to their ids; ask for fewer steps")
+            exact_rows.append(row)
+        if len(exact_rows) == N * steps:
+            return exact_rows
+    raise SystemExit(f"only {len(exact_rows)} prompts read back to their ids; ask for fewer steps")
 
 
 def trainers(tokens, steps, made, rows, folder):
@@ -158,7 +158,7 @@ def measure(tokens, steps, world):
         )
         gc.collect()
         run_together((ours, a), (plain, b))
-        kept = sum(1 for _ in (Path(folder) / "trajectories").iterdir())
+        steps_stored = sum(1 for _ in (Path(folder) / "trajectories").iterdir())
     written = [
         statistics.fmean(
             row["completions/mean_length"] for row in t.state.log_history if "loss" in row
@@ -166,7 +166,7 @@ def measure(tokens, steps, world):
         for t in (ours, plain)
     ]
     prompt = statistics.fmean(len(t.prompt_ids) for t in ours.trajectories)
-    return a, b, written, kept, prompt
+    return a, b, written, steps_stored, prompt
 
 
 def compare(ours, plain):
@@ -201,7 +201,7 @@ def main():
     )
     for tokens in args.tokens:
         with contextlib.redirect_stderr(io.StringIO()):
-            a, b, written, kept, prompt = measure(tokens, args.steps, world)
+            a, b, written, steps_stored, prompt = measure(tokens, args.steps, world)
         cpu, wall = compare(a.cpu[2:], b.cpu[2:]), compare(a.seconds[2:], b.seconds[2:])
         print(
             f"{tokens:>10} {prompt:>7.0f} {written[0]:>12.1f}, {written[1]:>6.1f} "
@@ -209,8 +209,8 @@ def main():
             f" {wall[0]:>8.3f} {wall[1]:>8.3f} {wall[2]:>6.3f}"
         )
         ratio(f"a GRPO step, {tokens} new tokens", cpu[2], "CPU time of plain trl.GRPOTrainer")
-        if kept != args.steps:
-            print(f"{'':>10} only {kept} of {args.steps} steps left trajectories")
+        if steps_stored != args.steps:
+            print(f"{'':>10} only {steps_stored} of {args.steps} steps left trajectories")
 
 
 if __name__ == "__main__":

@@ -129,17 +129,17 @@ def main():
     parser.add_argument("--samples", type=int, default=100_000)
     parser.add_argument("--per-file", type=int, default=1_000)
     parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
-        make(folder, given.samples, given.per_file)
+        make(folder, args.samples, args.per_file)
         size, files = (
             sum(path.stat().st_size for path in folder.rglob("*.parquet")),
-            given.samples // given.per_file,
+            args.samples // args.per_file,
         )
-        print(f"{given.samples:,} samples in {files:,} files, {size / 1e6:,.0f} MB\n")
-        last = f"step-{files - 1:06d}-0.parquet:{given.per_file - 1}"
-        asked = {
+        print(f"{args.samples:,} samples in {files:,} files, {size / 1e6:,.0f} MB\n")
+        last = f"step-{files - 1:06d}-0.parquet:{args.per_file - 1}"
+        choices = {
             "first page": _Shown(),
             "the last step": _Shown(step=str(files - 1)),
             "search, found early": _Shown(search="AUNT"),
@@ -156,13 +156,13 @@ def main():
                 measured(lambda: viewer.page(shown._asdict()))[0],
             ]
 
-        arms = {name: partial(twice, shown) for name, shown in asked.items()}
-        found = {
+        arms = {name: partial(twice, shown) for name, shown in choices.items()}
+        results = {
             name: [statistics.median(each) for each in zip(*times)]
-            for name, times in in_turns(arms, given.rounds).items()
+            for name, times in in_turns(arms, args.rounds).items()
         }
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        found |= {
+        results |= {
             "pandas, all read, 25 rows": [*measured(lambda: peer(folder)), float("nan")],
             "pandas, all read and searched": [
                 *measured(lambda: len(peer(folder, "zanzibar"))),
@@ -173,12 +173,12 @@ def main():
             {"search": "Zanzibar"}
         )
         print(f"{'milliseconds':36}{'wall':>10}{'CPU':>10}{'again':>10}")
-        for name, times in found.items():
+        for name, times in results.items():
             print(f"{name:36}" + "".join(f"{'' if x != x else f'{x:,.0f}':>10}" for x in times))
-        for name in asked:
+        for name in choices:
             ratio(
-                f"{name}, of {given.samples:,} samples",
-                found[name][1] / found["pandas, all read, 25 rows"][1],
+                f"{name}, of {args.samples:,} samples",
+                results[name][1] / results["pandas, all read, 25 rows"][1],
                 "CPU time of pandas reading all",
             )
         print(

@@ -30,14 +30,14 @@ def slug(words: str, used: dict[str, int]) -> str:
     "The anchor that Python-Markdown gives a heading; `used` counts those of the page"
     plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", words)
     plain = unicodedata.normalize("NFKD", plain).encode("ascii", "ignore").decode()
-    found = re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", plain).strip().lower())
-    used[found] = used.get(found, -1) + 1
-    return f"{found}_{used[found]}" if used[found] else found
+    anchor = re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", plain).strip().lower())
+    used[anchor] = used.get(anchor, -1) + 1
+    return f"{anchor}_{used[anchor]}" if used[anchor] else anchor
 
 
 def sections(notebook: Path) -> dict[str, tuple[str, str]]:
     "Cell id -> the heading above it, and that heading's anchor"
-    found, here, used = {}, ("", ""), {}
+    headings, here, used = {}, ("", ""), {}
     for cell in cells(notebook):
         text = re.sub(r"^(```|~~~).*?^\1", "", "".join(cell["source"]), flags=re.M | re.S)
         for hashes, words in (
@@ -47,8 +47,8 @@ def sections(notebook: Path) -> dict[str, tuple[str, str]]:
         ):
             anchor = slug(words, used)
             here = (words, anchor) if len(hashes) > 1 else ("", "")
-        found[cell["id"]] = here
-    return found
+        headings[cell["id"]] = here
+    return headings
 
 
 def _before_body(node: ast.stmt, lines: list[str]) -> str:
@@ -72,11 +72,11 @@ def _member(node: ast.stmt, lines: list[str]) -> str:
         return _before_body(node, lines) + (
             f"\n{' ' * (node.col_offset + 4)}{json.dumps(doc, ensure_ascii=False)}" if doc else ""
         )
-    own = isinstance(node, (ast.Assign, ast.AnnAssign)) and not ast.unparse(
+    assignment = isinstance(node, (ast.Assign, ast.AnnAssign)) and not ast.unparse(
         getattr(node, "target", None) or node.targets[0]
     ).startswith("_")
     text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)  # beside a field
-    return "\n".join(lines[node.lineno - 1 : node.end_lineno]) if own or text else ""
+    return "\n".join(lines[node.lineno - 1 : node.end_lineno]) if assignment or text else ""
 
 
 def shown(node: ast.stmt, lines: list[str]) -> str:
@@ -94,7 +94,7 @@ def shown(node: ast.stmt, lines: list[str]) -> str:
 
 def entries(page: Page) -> list[Entry]:
     "The public names of one module in the order of its source, each where its notebook defines it"
-    text, found, cell = page.path.read_text("utf-8"), [], ""
+    text, listing, cell = page.path.read_text("utf-8"), [], ""
     lines, tree, where = text.splitlines(), ast.parse(text), sections(page.notebook)
     public = next(
         (
@@ -114,10 +114,10 @@ def entries(page: Page) -> list[Entry]:
         )
         heading = where.get(origin[node.lineno - 1], ("", ""))
         doc = ast.get_docstring(node) or "" if hasattr(node, "name") else ""
-        found += [
+        listing += [
             Entry(name, shown(node, lines), doc, *heading) for name in names if name in public
         ]
-    return list({entry.name: entry for entry in found}.values())
+    return list({entry.name: entry for entry in listing}.values())
 
 
 def prose(doc: str) -> str:
@@ -133,7 +133,7 @@ def room_page(room: str, house: list[Page], address: dict[Path, str]) -> str:
     "The Markdown page of a room; `address` gives the site's page of a notebook, seen from this one"
     blocks = [f"# {room.capitalize()}: names", f"> {ABOUT[room]}"]
     for page in house:
-        if not (found := entries(page)):
+        if not (listing := entries(page)):
             continue
         there = address[page.notebook]
         blocks += [
@@ -141,7 +141,7 @@ def room_page(room: str, house: list[Page], address: dict[Path, str]) -> str:
             f"{prose(ast.get_docstring(ast.parse(page.path.read_text('utf-8'))) or '')} "
             f"[Read the page]({there})",
         ]
-        for entry in found:
+        for entry in listing:
             ticks = "`" * max([3, *(len(m) + 1 for m in re.findall("`{3,}", entry.code))])
             blocks += [
                 f"### {entry.name} {{ #{page.module.split('.')[-1]}.{entry.name} }}",
@@ -159,7 +159,7 @@ def room_pages(address: dict[Path, str]) -> dict[str, str]:
     "`api/ROOM.md` -> its Markdown, rooms from the ground up and commands last"
     house = pages()
     return {
-        f"api/{room}.md": room_page(room, own, address)
+        f"api/{room}.md": room_page(room, group, address)
         for room in [*ROOMS, "commands"]
-        if (own := [p for p in house if p.room == room])
+        if (group := [p for p in house if p.room == room])
     }

@@ -101,7 +101,7 @@ def relink(text: str, link: Callable[[str], str | None]) -> str:
 @lru_cache
 def class_fields() -> dict[str, str]:
     "Map each class made of fields to its source down to the last annotated field"
-    found = {}
+    sources = {}
     for path in (ROOT / "humanlm").rglob("*.py"):
         lines = path.read_text("utf-8").splitlines()
         for node in ast.parse("\n".join(lines)).body:
@@ -111,8 +111,8 @@ def class_fields() -> dict[str, str]:
                 else []
             )
             if fields and not any(getattr(n, "name", "") == "__init__" for n in node.body):
-                found[node.name] = "\n".join(lines[node.lineno - 1 : fields[-1].end_lineno])
-    return found
+                sources[node.name] = "\n".join(lines[node.lineno - 1 : fields[-1].end_lineno])
+    return sources
 
 
 def signature(text: str, to: Target) -> str:
@@ -588,14 +588,14 @@ def site_problems(site: Path) -> list[str]:
         for name, path in files.items()
         if path.suffix == ".html"
     }
-    found = []
+    problems = []
     for path, page in pages.items():
         name = os.path.relpath(path, root)
-        found += [
+        problems += [
             f"{name}: would fetch {url}" for url in page.loads if re.match(r"(https?:)?//", url)
         ]
         local = [url for url in page.links + page.loads if url and not re.match(r"[a-z]+:|//", url)]
-        found += [
+        problems += [
             f"{name}: {url} leads nowhere"
             for url in dict.fromkeys(local)
             if not _leads(url, path, root, pages, files)
@@ -604,8 +604,8 @@ def site_problems(site: Path) -> list[str]:
         urls = re.findall(
             r"(?:url\(|@import\s+)['\"]?((?:https?:)?//[^'\")\s]+)", sheet.read_text("utf-8")
         )
-        found += [f"{sheet.relative_to(site)}: would fetch {url}" for url in urls]
-    return found
+        problems += [f"{sheet.relative_to(site)}: would fetch {url}" for url in urls]
+    return problems
 
 
 def _leads(
@@ -685,10 +685,10 @@ class Complaints(logging.Handler):
 
     def __init__(self):
         super().__init__(logging.WARNING)
-        self.said = []
+        self.messages = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.said.append(record.getMessage())
+        self.messages.append(record.getMessage())
 
 
 def render(books: Iterable[Path]) -> None:
@@ -703,8 +703,8 @@ def render(books: Iterable[Path]) -> None:
     try:
         build(load_config(str(ROOT / "mkdocs.yml"), nav=navigation(books), strict=True))
     except Abort as e:
-        complaints.said.append(str(e))
-    if problems := complaints.said or site_problems(SITE):
+        complaints.messages.append(str(e))
+    if problems := complaints.messages or site_problems(SITE):
         sys.exit("The site was not built:\n  " + "\n  ".join(problems))
 
 

@@ -41,31 +41,31 @@ def changed(commit: str) -> list[Path]:
 
 def touched(paths: list[Path], house: list[rooms.Page]) -> tuple[set[str], set[str]]:
     "The rooms, and the commands, that files belong to"
-    found, commands = set(), set()
+    room_names, commands = set(), set()
     pages = {page.notebook.name: page for page in house if page.notebook.parent == ROOT / "nbs"}
     modules = {page.module for page in house if page.room == "commands"}
     for path in paths:
         top, *rest = path.parts
         if top in ("nbs", "humanlm", "tests") and rest and rest[0] in rooms.ROOMS:
-            found.add(rest[0])
+            room_names.add(rest[0])
         elif top == "nbs" and path.name in pages:
             page = pages[path.name]
-            (commands if page.room == "commands" else found).add(
+            (commands if page.room == "commands" else room_names).add(
                 page.module if page.room == "commands" else page.room
             )
         elif path.stem.removeprefix("test_") in modules and top in ("humanlm", "tests"):
             commands.add(path.stem.removeprefix("test_"))
-    return found, commands
+    return room_names, commands
 
 
 def chosen(
-    found: set[str], commands: set[str], house: list[rooms.Page]
+    room_names: set[str], commands: set[str], house: list[rooms.Page]
 ) -> tuple[list[rooms.Page], list[str]]:
     "Pages, and folders or files of tests"
-    tests = [ROOT / "tests" / room for room in rooms.ROOMS if room in found] + [
+    tests = [ROOT / "tests" / room for room in rooms.ROOMS if room in room_names] + [
         ROOT / "tests/commands" / f"test_{name}.py" for name in sorted(commands)
     ]
-    return [page for page in house if page.room in found or page.module in commands], [
+    return [page for page in house if page.room in room_names or page.module in commands], [
         str(p) for p in tests if p.exists()
     ]
 
@@ -81,15 +81,15 @@ def run(title: str, command: str, *words: str) -> bool:
 def main(commit: str = "") -> int:
     house = rooms.pages()
     pytest = ("pytest", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
-    found, commands = touched(changed(commit or base()), house)
-    notebooks, tests = chosen(found, commands, house)
+    room_names, commands = touched(changed(commit or base()), house)
+    notebooks, tests = chosen(room_names, commands, house)
     passed = [
         run("Layout", "ruff", "format", "--check", "--quiet"),
         run("Names, imports, lines", "ruff", "check", "--quiet"),
         run("The frame: export in sync, links, the law of rooms, README", *pytest, "tests/project"),
     ]
     if notebooks:
-        title = f"Notebooks of what changed: {', '.join(sorted(found | commands))}"
+        title = f"Notebooks of what changed: {', '.join(sorted(room_names | commands))}"
         only = ("--path-re", rooms.pattern(notebooks))
         passed.append(run(title, "nbdev_test", "--n-workers", "2", *only))
     if tests:

@@ -39,17 +39,17 @@ def floor(names: list[str], y: float) -> list[str]:
             text(ABOUT[names[0]], LABEL, y + 21),
         ]
     step = (WIDTH - 2 * LEFT + 6) / len(names)
-    found = []
+    boxes = []
     for i, name in enumerate(names):
         x, middle = LEFT + i * step, ' text-anchor="middle"'
-        found += [
+        boxes += [
             box(name, x, y, step - 6, HIGH + 14),
             text(
                 name, x + step / 2 - 3, y + 20, middle + ' class="name" style="font-size: 11.5px"'
             ),
             text(ABOUT[name], x + step / 2 - 3, y + 37, middle + ' style="font-size: 11px"'),
         ]
-    return found
+    return boxes
 
 
 def drawing() -> str:

@@ -81,11 +81,11 @@ def main() -> None:
     )
     parser.add_argument("--run", type=Path, help="a finished run of configs/people.yaml")
     parser.add_argument("--device", help="what trained it, where the record does not say so")
-    given = parser.parse_args()
-    if not given.run:
+    args = parser.parse_args()
+    if not args.run:
         command = [sys.executable, "-m", "humanlm.train", "--config", str(CONFIG), "--resume"]
         subprocess.run(command, cwd=ROOT, check=True)
-    run = given.run or ROOT / "runs" / "people"
+    run = args.run or ROOT / "runs" / "people"
     model = run / "models" / "cold-start"
     shutil.rmtree(TARGET, ignore_errors=True)
     TARGET.mkdir()
@@ -96,7 +96,7 @@ def main() -> None:
     settings["base_model_name_or_path"] = "pocket"
     (TARGET / "adapter_config.json").write_text(json.dumps(settings, indent=2, sort_keys=True))
     weights = (TARGET / "adapter_model.safetensors").read_bytes()
-    (TARGET / "README.md").write_text(card(run, weights, given.device))
+    (TARGET / "README.md").write_text(card(run, weights, args.device))
     print(f"{TARGET}: {len(weights):,} bytes")
 
 

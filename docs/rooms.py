@@ -86,45 +86,45 @@ def tree(page: Page) -> ast.Module:
 @cache
 def pages(folder: Path = ROOT / "nbs") -> list[Page]:
     "Every notebook that exports a module, in the order of the house"
-    found = []
+    house = []
     for notebook in folder.rglob("[0-9][0-9]_*.ipynb"):
         if ".ipynb_checkpoints" in notebook.parts:
             continue
         if m := re.match(r"#\| default_exp (\S+)", "".join(cells(notebook)[0]["source"])):
-            found.append(Page(notebook, m[1]))
-    return sorted(found, key=lambda page: (page.place, page.notebook.name))
+            house.append(Page(notebook, m[1]))
+    return sorted(house, key=lambda page: (page.place, page.notebook.name))
 
 
 def imports(tree: ast.AST, module: str = "") -> set[str]:
     "Every module or name that the code imports, at the top or inside a function, as dotted names"
-    found, package = set(), ["humanlm", *module.split(".")[:-1]]
+    names, package = set(), ["humanlm", *module.split(".")[:-1]]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {a.name for a in node.names}
+            names |= {a.name for a in node.names}
         elif isinstance(node, ast.ImportFrom):
             up = package[: len(package) - node.level + 1] if node.level else []
             base = ".".join([*up, *([node.module] if node.module else [])])
-            found |= {base} | {f"{base}.{a.name}" for a in node.names}
-    return found
+            names |= {base} | {f"{base}.{a.name}" for a in node.names}
+    return names
 
 
 def law_problems(trees: dict[str, ast.AST], house: list[Page]) -> list[str]:
     "Every import that breaks the law of rooms"
-    found, by_name = [], {page.module: page for page in house}
+    problems, by_name = [], {page.module: page for page in house}
     for name, tree in trees.items():
         page, used = by_name[name], imports(tree, name)
         for other in sorted({n.removeprefix("humanlm.") for n in used} & by_name.keys() - {name}):
             there = by_name[other]
             if {page.room, there.room} <= SYSTEMS and page.room != there.room:
-                found.append(f"{name} imports {other}: systems do not import each other")
+                problems.append(f"{name} imports {other}: systems do not import each other")
             elif there.room == "commands" and page.room == "commands":
-                found.append(f"{name} imports {other}: commands do not import each other")
+                problems.append(f"{name} imports {other}: commands do not import each other")
             elif there.place >= page.place:
-                found.append(f"{name} imports {other}, which stands higher")
+                problems.append(f"{name} imports {other}, which stands higher")
         for package, room in ONLY_IN.items():
             if page.room != room and any(n.split(".")[0] == package for n in used):
-                found.append(f"{name} imports {package}, which only the room {room} may")
-    return found
+                problems.append(f"{name} imports {package}, which only the room {room} may")
+    return problems
 
 
 class Room(NamedTuple):
@@ -142,8 +142,8 @@ def survey(house: list[Page]) -> tuple[list[Room], dict[str, list[str]]]:
     "Every room in numbers, and the names of classes that stand in more than one room"
     by_name, rooms, classes = {p.module: p for p in house}, [], defaultdict(set)
     for room in [*ROOMS, "commands"]:
-        arrows, count, own = Counter(), Counter(), [p for p in house if p.room == room]
-        for page in own:
+        arrows, count, group = Counter(), Counter(), [p for p in house if p.room == room]
+        for page in group:
             used = {
                 n.removeprefix("humanlm.") for n in imports(tree(page), page.module)
             } & by_name.keys() - {page.module}
@@ -159,7 +159,7 @@ def survey(house: list[Page]) -> tuple[list[Room], dict[str, list[str]]]:
             count["lines"] += len(page.path.read_text("utf-8").splitlines())
         imported = ", ".join(f"{name} {arrows[name]}" for name in ROOMS if arrows[name]) or "–"
         rooms.append(
-            Room(room, len(own), imported, count["classes"], count["functions"], count["lines"])
+            Room(room, len(group), imported, count["classes"], count["functions"], count["lines"])
         )
     return rooms, {name: sorted(where) for name, where in sorted(classes.items()) if len(where) > 1}
 

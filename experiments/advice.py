@@ -110,8 +110,8 @@ class _PersonEnvironment(Environment):
         [message] = post.messages
         names = {"source": post.domain, "target": post.target, "pole": post.pole}
         persona = " ".join(self.task.person.phrases)
-        said = {"post": message.content, "author": message.name}
-        return spoken(await self.ask("person", persona=persona, **said, **names))
+        words = {"post": message.content, "author": message.name}
+        return spoken(await self.ask("person", persona=persona, **words, **names))
 
     def rule_person(self, persona, post, author, source, target, pole):
         states = self.task.person.states_on(Post("asked", source, target, pole, False, ()))

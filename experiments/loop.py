@@ -71,7 +71,7 @@ class TaskScene(NamedTuple):
 
 def _once(player: Any) -> Any:
     "Ask somebody once for each thing that is put to a person; no usable answer is silence"
-    asked: dict[tuple[str, str], asyncio.Future] = {}
+    answers: dict[tuple[str, str], asyncio.Future] = {}
 
     async def answer(env, role, payload):
         try:
@@ -81,9 +81,9 @@ def _once(player: Any) -> Any:
 
     async def user(env: Environment, role: str, payload: Mapping) -> dict:
         key = env.task.id, payload["post"]
-        if key not in asked:
-            asked[key] = asyncio.ensure_future(answer(env, role, payload))
-        return await asked[key]
+        if key not in answers:
+            answers[key] = asyncio.ensure_future(answer(env, role, payload))
+        return await answers[key]
 
     return user if player else None
 
@@ -106,11 +106,13 @@ async def _scene(gym: Gym, task: Any, user: Any) -> TaskScene:
     turns = await asyncio.gather(
         *(step(kind, pole) for kind in ("action", "answer") for pole in POLES)
     )
-    asked, ends = (dict(zip(POLES, some)) for some in (turns[: len(POLES)], turns[len(POLES) :]))
+    reactions, ends = (
+        dict(zip(POLES, some)) for some in (turns[: len(POLES)], turns[len(POLES) :])
+    )
     heard = {
-        pole: [*found]
-        for pole, turn in asked.items()
-        for found in values_heard([(pole, turn.feedback)]).values()
+        pole: [*values]
+        for pole, turn in reactions.items()
+        for values in values_heard([(pole, turn.feedback)]).values()
     }
     word, view = (
         {pole: turn.parts[part] for pole, turn in ends.items()} for part in ("word", "view")
@@ -123,7 +125,7 @@ async def _scene(gym: Gym, task: Any, user: Any) -> TaskScene:
         heard,
         word,
         view,
-        {pole: turn.feedback for pole, turn in asked.items()},
+        {pole: turn.feedback for pole, turn in reactions.items()},
     )
 
 
@@ -228,12 +230,15 @@ class Listener:
 _FIRM = 2.0  # nats by which a firm word for a value moves its logit; a mild one half
 
 
-def _heard_logits(scene: TaskScene, said: str) -> list[float]:  # said: value that was spoken for
+def _heard_logits(scene: TaskScene, value: str) -> list[float]:  # value: that was spoken for
     "Give how an answer moves the logits of who has heard it; nan: nothing was heard"
-    if said not in scene.heard:
+    if value not in scene.heard:
         return [math.nan] * len(POLES)
-    own, strength = scene.heard[said]
-    return [_FIRM * VIEWS[strength] * ((pole == own) - (pole == OPPOSED[own])) for pole in POLES]
+    reply_value, strength = scene.heard[value]
+    return [
+        _FIRM * VIEWS[strength] * ((pole == reply_value) - (pole == OPPOSED[reply_value]))
+        for pole in POLES
+    ]
 
 
 class FollowupLearner:
@@ -273,8 +278,8 @@ class FollowupLearner:
             [[float(phrase in scene.persona) for phrase in phrases] for scene in some]
         )  # [N, phrases]
         heard = torch.tensor(
-            [[_heard_logits(scene, said) for said in POLES] for scene in some]
-        )  # [N, said, values]
+            [[_heard_logits(scene, value) for value in POLES] for scene in some]
+        )  # [N, values said, values]
         weights, rng = (
             torch.zeros(len(phrases), len(POLES), requires_grad=True),
             torch.Generator().manual_seed(seed),
@@ -283,12 +288,12 @@ class FollowupLearner:
         for n in range(updates):
             rows = torch.randint(len(some), (batch,), generator=rng)
             logits = personas[rows] @ weights
-            said = torch.multinomial(
+            tokens = torch.multinomial(
                 logits.detach().softmax(-1), 1, generator=rng
             )  # [batch, 1]: a reply of one token
             plain, hindsight = (
-                x.log_softmax(-1).gather(1, said)
-                for x in (logits, logits.detach() + heard[rows, said[:, 0]])
+                x.log_softmax(-1).gather(1, tokens)
+                for x in (logits, logits.detach() + heard[rows, tokens[:, 0]])
             )
             optimizer.zero_grad()
             signal = token_signal(hindsight, plain, mask).detach()
@@ -324,14 +329,14 @@ def _player(trial: Trial, person: str) -> Any:
     if person in (PEOPLE, POLITE):
         return None if person == PEOPLE else PolitePerson()
     model = "base" if person == UNTRAINED else person
-    asked = client(f"simulator/{trial.folder / 'models' / model}")
-    return SimulatorUser(asked, max_tokens=512)
+    simulator = client(f"simulator/{trial.folder / 'models' / model}")
+    return SimulatorUser(simulator, max_tokens=512)
 
 
 def _met(
     listener: Listener,
     learner: FollowupLearner,
-    own: str,  # who played in the training of both
+    player: str,  # who played in the training of both
     everybody: Mapping[str, Sequence[TaskScene]],  # name → scenes of the test
 ) -> list[Measurement]:
     "Let assistants meet everybody, task by task"
@@ -342,21 +347,21 @@ def _met(
             {who: getattr(scene, part)[pole] for who, (scene, _, pole) in played.items()}
             for part in ("word", "view")
         )
-        true, said = everybody[PEOPLE][i].view, everybody[own][i].word
+        true, words = everybody[PEOPLE][i].view, everybody[player][i].word
         pole = learner.best(everybody[PEOPLE][i])
-        found = {
+        measures = {
             "score": view[PEOPLE],
-            "promised": word[own],
-            "gap": word[own] - view[PEOPLE],
+            "promised": word[player],
+            "gap": word[player] - view[PEOPLE],
             "questions": len(played[PEOPLE][1]) - 1.0,
         }
-        found |= {
+        measures |= {
             "sdpo score": true[pole],
-            "sdpo promised": said[pole],
-            "sdpo gap": said[pole] - true[pole],
+            "sdpo promised": words[pole],
+            "sdpo gap": words[pole] - true[pole],
         }
         return (
-            found
+            measures
             | {f"with {who}": word[who] for who in word}
             | {f"truth with {who}": view[who] for who in view}
         )
@@ -498,7 +503,7 @@ def _known_tables(settings: Settings) -> dict[str, Table]:  # settings: of a run
     world: Any = data.world
     rows, oracle = data.split("test"), make_judge(s.test_judge, world, s.hierarchy.load())
     texts = texts_beside(data, rows)
-    said: dict[str, Sequence[Mapping[str, str]]] = {
+    replies: dict[str, Sequence[Mapping[str, str]]] = {
         PEOPLE: texts["ceiling"],
         POLITE: texts["constant"],
     }
@@ -508,29 +513,29 @@ def _known_tables(settings: Settings) -> dict[str, Table]:  # settings: of a run
             world.users[e.user_id].states_on(world.posts[e.context_id]).perturbed(share, rng)
             for e in rows
         ]
-        said[name] = [found.describe(rng) | {"response": found.reply(rng)} for found in states]
+        replies[name] = [state.describe(rng) | {"response": state.reply(rng)} for state in states]
     levels = s.hierarchy.load().names
     return {
         who: score_table(
             measured(
                 run_sync(
                     judge_texts(
-                        rows, [{level: text[level] for level in levels} for text in own], oracle
+                        rows, [{level: text[level] for level in levels} for text in answers], oracle
                     )
                 )
             )
         )
-        for who, own in said.items()
+        for who, answers in replies.items()
     }
 
 
 def _alignment(
-    trial: Trial, person: str, known: Mapping[str, Table]
-) -> dict[str, float]:  # known: of those who need no model; → by the names of `ALIGNMENTS`
+    trial: Trial, person: str, tables: Mapping[str, Table]
+) -> dict[str, float]:  # tables: of those who need no model; → by the names of `ALIGNMENTS`
     "Say how well whoever plays the person gives states and replies of people"
     table = (
-        known[person]
-        if person in known
+        tables[person]
+        if person in tables
         else score_table(load_measured(trial.measured("base" if person == UNTRAINED else person)))
     )
     return {name: _mean(table, *which) for name, which in ALIGNMENTS.items()}
@@ -563,10 +568,17 @@ def _correlations(
         x, y = (np.array([p[key] for p in points], float) for key in (name, outcome))
         for kind, measure in (("pearson", pearson), ("spearman", spearman)):
             value = float(measure(x, y, np.ones((1, len(points))))[0])
-            found = Interval.of_draws(value, measure(x, y, weights), len(points), len(set(who)))
+            interval = Interval.of_draws(value, measure(x, y, weights), len(points), len(set(who)))
             rows.append(
                 _Correlation(
-                    among, name, outcome, kind, len(points), found.value, found.low, found.high
+                    among,
+                    name,
+                    outcome,
+                    kind,
+                    len(points),
+                    interval.value,
+                    interval.low,
+                    interval.high,
                 )
             )
     return rows
@@ -597,7 +609,7 @@ def _loop_findings(trials: Sequence[Trial], everybody: Sequence[str]) -> dict[st
     met: dict[str, list[Table]] = {person: [] for person in everybody}
     points, learning, heard = [], [], []
     for trial in trials:
-        test, known = (
+        test, tables = (
             {person: _kept_scenes(trial, person, "test") for person in everybody},
             _known_tables(trial.settings),
         )
@@ -609,7 +621,7 @@ def _loop_findings(trials: Sequence[Trial], everybody: Sequence[str]) -> dict[st
                 {
                     "person": person,
                     "seed": trial.seed,
-                    **_alignment(trial, person, known),
+                    **_alignment(trial, person, tables),
                     **{name: _mean(table, name) for name in OUTCOMES},
                 }
             )

@@ -43,7 +43,7 @@ class Manner:
         most: int = 400,  # simulated replies that are kept, the latest
     ):
         self.examples, self.detector, self.most = {e.id: e for e in examples}, detector, most
-        self.said: list[list[str]] = []  # id of the example and what was replied, oldest first
+        self.replies: list[list[str]] = []  # id of the example and what was replied, oldest first
 
     def __call__(
         self, trajectories: Sequence[Trajectory]
@@ -64,7 +64,7 @@ class Manner:
 
     def _pay(self, e: Example, replies: Sequence[str]) -> list[float]:
         "Train a detector for one example, and compare each reply with the real one"
-        taught = [(id, text) for id, text in self.said if _may_teach(self.examples[id], e)]
+        taught = [(id, text) for id, text in self.replies if _may_teach(self.examples[id], e)]
         if len(taught) < LEAST:
             return [1.0] * len(replies)
         real = [self.examples[id].reply for id in dict.fromkeys(id for id, _ in taught)]
@@ -90,14 +90,14 @@ class Manner:
 
     def learn(self, notes: Sequence[list[str]]) -> dict[str, float]:
         "Keep the latest replies"
-        self.said = [*self.said, *notes][-self.most :]
-        return {"manner/replies": float(len(self.said))}
+        self.replies = [*self.replies, *notes][-self.most :]
+        return {"manner/replies": float(len(self.replies))}
 
     def save(self, path: str | Path) -> Path:
-        return atomic_write(path, to_json(self.said))
+        return atomic_write(path, to_json(self.replies))
 
     def load(self, path: str | Path) -> None:
-        self.said = json.loads(Path(path).read_text("utf-8"))
+        self.replies = json.loads(Path(path).read_text("utf-8"))
 
 
 def _reply(t: Trajectory) -> str:

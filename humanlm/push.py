@@ -85,9 +85,9 @@ def _checkpoint_model(
     for file in checkpoint.glob("*.safetensors*"):
         (room / file.name).symlink_to(file.resolve())
     if base := adapter_base(model):
-        own = room / "adapter_config.json"
-        told = json.loads(own.read_text("utf-8")) | {"base_model_name_or_path": base}
-        own.write_text(json.dumps(told), "utf-8")
+        path = room / "adapter_config.json"
+        settings = json.loads(path.read_text("utf-8")) | {"base_model_name_or_path": base}
+        path.write_text(json.dumps(settings), "utf-8")
     return room
 
 # %% ../nbs/84_push.ipynb #lay_out

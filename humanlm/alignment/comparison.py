@@ -133,9 +133,9 @@ def _read_replies(
     "Return the texts of another system for all held-out rows; `DataError` if one has no reply"
     texts: dict[str, dict[str, str]] = {}
     for _, row in jsonl_rows(path):
-        said = row | (row.get("texts") or {})
+        fields = row | (row.get("texts") or {})
         id = str(row.get("example_id", row.get("id")))
-        texts[id] = {n: said[n] for n in levels if isinstance(said.get(n), str)}
+        texts[id] = {n: fields[n] for n in levels if isinstance(fields.get(n), str)}
     if missing := [e.id for e in examples if "response" not in texts.get(e.id, ())]:
         raise DataError(
             f"{path}: {len(missing)} of {len(examples)} held-out rows have no reply, such as "

@@ -129,10 +129,10 @@ def questions(
         pairs.append(("state_alignment", _about(about, [level], texts[level])))
     if "response" in texts:
         read = [n for n in states or written or truths if reads is None or n in reads]
-        asked = {"response_alignment": ["response"]}
-        asked |= {"reply_state_alignment": read} if read and reply_states else {}
+        metrics = {"response_alignment": ["response"]}
+        metrics |= {"reply_state_alignment": read} if read and reply_states else {}
         about = replace(request, item="reply")
-        pairs += [(m, _about(about, levels, texts["response"])) for m, levels in asked.items()]
+        pairs += [(m, _about(about, levels, texts["response"])) for m, levels in metrics.items()]
     return pairs
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #Evaluation
@@ -160,8 +160,8 @@ async def judge_texts(
     "Return texts with their scores; a text that could not be parsed scores 0"
     reads, places = getattr(judge, "reads", None), []
     for row, (e, row_texts) in enumerate(zip(examples, texts, strict=True)):
-        asked = questions(e, row_texts, reply_states, states, reads)
-        places += [(row, metric, request) for metric, request in asked]
+        requests = questions(e, row_texts, reply_states, states, reads)
+        places += [(row, metric, request) for metric, request in requests]
 
     async def ask(request):
         return {level: scores[0] for level, scores in (await score_aspects(judge, request)).items()}
@@ -196,8 +196,8 @@ async def evaluate(
     s = settings
     answers = await _ask(policy, examples, s, states)
     statuses = [{level: t.parse_status for level, t in row.items()} for row in answers]
-    asked = statuses, s.eval.reply_states, s.test_judge.concurrency
-    judged = await judge_texts(examples, [*map(_texts, answers)], judge, *asked)
+    options = statuses, s.eval.reply_states, s.test_judge.concurrency
+    judged = await judge_texts(examples, [*map(_texts, answers)], judge, *options)
     thoughts = [_thought_of(row["response"]) if "response" in row else "" for row in answers]
     return [replace(e, thought=thought) for e, thought in zip(judged, thoughts)]
 

@@ -177,9 +177,9 @@ def _stage_plan(
 def _check_judges(s: Settings, data: Data) -> None:
     "Raise `ConfigError` if the oracle lacks true states, or a budget lacks a price"
     for judge in (s.judge, s.test_judge):
-        known = judge.model != "oracle" or any(e.states for e in data.examples)
+        has_states = judge.model != "oracle" or any(e.states for e in data.examples)
         why = "model oracle needs known states, which these data lack. Choose rule, or a chat model"
-        require(judge.group, (known, why))
+        require(judge.group, (has_states, why))
         judge.require_price(judge.model)
 
 
@@ -188,14 +188,14 @@ def _plan_lines(s: Settings, data: Data) -> list[str]:
     _check_judges(s, data)
     train, test, levels = data.split("train"), data.split("test"), s.hierarchy.load().names
     stages = [_stage_plan(s, name, len(train)) for name in ("cold-start", *s.run.methods)]
-    asked = sum(
+    level_steps = sum(
         (stage.steps or 0) * (len(levels) if MODES[stage.name].rewarded == "all" else 1)
         for stage in stages
         if stage.kind != "lessons"
     )
     judged = Reader.plan(s)
     if s.judge.model != LIKELIHOOD:
-        judged = _judging_plan(s, s.judge, "training", train, asked * s.rollout.num_prompts)
+        judged = _judging_plan(s, s.judge, "training", train, level_steps * s.rollout.num_prompts)
     turns = "mixed in every step" if s.rollout.mixed_levels else "one a step"
     return [
         f"data                {s.data.source}: {len(train):,} training rows, "
@@ -307,8 +307,8 @@ def _evaluations_of(run: Run, name: str) -> list[Evaluation]:
         else:
             d = s.hierarchy.load()
             shown = [{n: text for n, text in row.items() if n in d.names} for row in texts]
-            asked = None, s.eval.reply_states, s.test_judge.concurrency, d.states
-            judged = judge_texts(w.examples, shown, judge, *asked)
+            options = None, s.eval.reply_states, s.test_judge.concurrency, d.states
+            judged = judge_texts(w.examples, shown, judge, *options)
         evaluations = run_sync(judged)
         levels = [by_level for e in evaluations for by_level in e.scores.values()]
         require_judged([score for by in levels for score in by.values()], group=s.test_judge.group)

@@ -140,8 +140,10 @@ def _examples_section(run: RunFolder) -> Html:
     "Show four held-out rows with the texts of every model"
     answers, page = _evaluations(run), Html()
     for e in spread(run.piece("examples.jsonl", load_examples, []), 4):
-        said = {name: answers[name].get(e.id) for name in _models_of(run)}
-        texts = [fold(n, record_html(to_dict(a), e.states or {})) for n, a in said.items() if a]
+        evaluations = {name: answers[name].get(e.id) for name in _models_of(run)}
+        texts = [
+            fold(n, record_html(to_dict(a), e.states or {})) for n, a in evaluations.items() if a
+        ]
         page += tag("article", example_html(replace(e, states=None)), *texts)
     return page or missing("No texts: evaluations or held-out examples are missing.")
 

@@ -324,9 +324,9 @@ class SimulatorClient(Client):
         options = {"temperature": request.temperature, "top_p": request.top_p}
         drawn = {name: float(value) for name, value in options.items() if value is not None}
         sampling: Any = replace(self.setup.sampling, **drawn, seed=tuple(seeds(request)))
-        asked = [scene.level], sampling, scene.states or None, request.max_tokens
+        arguments = [scene.level], sampling, scene.states or None, request.max_tokens
         try:
-            written = await self._written(scene.example, *asked)
+            written = await self._written(scene.example, *arguments)
         except RolloutError as e:
             raise RequestError(str(e), "messages", code="context_length_exceeded") from e
         row, completions = written[-1]

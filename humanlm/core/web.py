@@ -177,8 +177,8 @@ def web_app(
 
     def failed(request: Any, e: Any) -> Any:
         if isinstance(e, web.exceptions.HTTPException):
-            asked = f"{request.method} {shorten(request.url.path)}"
-            where = f"{asked} does not exist here. Ask {' or '.join(routes)}."
+            call = f"{request.method} {shorten(request.url.path)}"
+            where = f"{call} does not exist here. Ask {' or '.join(routes)}."
             return refuse(WebError(where, e.status_code, "unknown_url"))
         if isinstance(e, (WebError, *errors)):
             return refuse(e)

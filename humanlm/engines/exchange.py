@@ -247,11 +247,11 @@ class LoopPolicy(ModelPolicy):
             self.tokenizer, ids, row["stop"], row["max_tokens"], self.ends, prompt, logps
         )
 
-    def token_logps(self, *asked: Any, **how: Any) -> Any:
+    def token_logps(self, *texts: Any, **how: Any) -> Any:
         "Return log-probabilities of completions; `RolloutError` if the method reads no weights"
         if not self.reads:
             raise RolloutError("A method that asks for log-probabilities is Method(reads=True).")
-        return super().token_logps(*asked, **how)
+        return super().token_logps(*texts, **how)
 
 # %% ../../nbs/engines/03_exchange.ipynb #take_step
 async def take_step(

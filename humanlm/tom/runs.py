@@ -98,8 +98,10 @@ class _ParsingConfig(ClientConfig):
 
     def find_parser(self, out: str, ledger: Ledger | None = None) -> Parser:
         "Return a parser; answers of a model are stored in `cache`, or below `out`"
-        kept = replace(self, cache=self.cache or str(Path(out) / "contexts"))
-        return make_parser(self.name, **({} if self.name in self.rules else kept.options(ledger)))
+        settings = replace(self, cache=self.cache or str(Path(out) / "contexts"))
+        return make_parser(
+            self.name, **({} if self.name in self.rules else settings.options(ledger))
+        )
 
     def plan(self, texts: Iterable[str], task: str = "") -> str:
         "Return how many texts would be parsed, and the largest price"

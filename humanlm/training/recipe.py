@@ -57,7 +57,7 @@ class Recipe:
         "Return whether a stage uses the supervised settings of the group `sft`"
         return True
 
-    def load(self, s: Settings, **given: Any) -> Any:
+    def load(self, s: Settings, **objects: Any) -> Any:
         "Return the data and clients; `given` holds objects from `fit` that replace named ones"
         raise NotImplementedError("load")
 

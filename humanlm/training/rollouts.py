@@ -123,10 +123,10 @@ def require_room(
 
     needs: dict[str, int] = {}
     for row in rows:
-        thinking, given = lesson_opening(tokenizer, row)
+        thinking, parts = lesson_opening(tokenizer, row)
         system = [m for m in row["prompt"][:-1][:1] if m["role"] == "system"]
         least = render(tokenizer, [*system, row["prompt"][-1]], thinking=thinking)
-        begun = render_target(tokenizer, given, end=False)
+        begun = render_target(tokenizer, parts, end=False)
         tokens = len(least) + len(begun) + row.get("before", 0)
         needs[row["row_id"]] = max(needs.get(row["row_id"], 0), tokens)
     if long := [row for row, tokens in needs.items() if tokens > limit]:

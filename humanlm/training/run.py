@@ -508,14 +508,14 @@ def make_run(
     recipe: Recipe,
     settings: Settings,
     folder: Path,  # of the run, open
-    **given: Any,  # objects that replace named ones
+    **objects: Any,  # objects that replace named ones
 ) -> Run:
     "Load the data of the recipe, save the settings, and return the run"
     import torch
 
     seconds = read_record(folder).get("seconds", {})
     with timed(seconds, "data"):
-        work = recipe.load(settings, **given)
+        work = recipe.load(settings, **objects)
     if settings.model.threads:
         torch.set_num_threads(settings.model.threads)
     _method_args(settings, folder, max_tokens=1)  # TRL knows every option
@@ -530,7 +530,7 @@ def make_run(
 def start(
     recipe: Recipe,
     settings: Settings,
-    **given: Any,  # objects that replace named ones
+    **objects: Any,  # objects that replace named ones
 ) -> Path:  # the run's folder
     "Start or continue a run, and print its results"
     quiet_libraries()
@@ -544,7 +544,7 @@ def start(
         if run_state(folder) == "finished":
             print(f"{folder} has finished; --fresh starts it anew.\n") if leads else None
         else:
-            run, state = make_run(recipe, settings, folder, **given), "started"
+            run, state = make_run(recipe, settings, folder, **objects), "started"
             try:
                 _run_stages(run)
                 state = "finished"
@@ -569,7 +569,7 @@ def _show(recipe: Recipe, settings: Settings, folder: Path) -> None:
 def fit(
     settings: Settings | Mapping[str, Mapping] | str | Path,  # groups of values, or a YAML file
     recipe: Recipe | None = None,  # None: the recipe that the settings name
-    **given: Any,  # objects that replace named ones, such as a judge
+    **objects: Any,  # objects that replace named ones, such as a judge
 ) -> Path:  # the run's folder
     "Train, evaluate and report; continue a run that exists"
     place = f"{type(recipe).__module__}:{type(recipe).__qualname__}"
@@ -581,7 +581,7 @@ def fit(
     else:
         settings = settings.changed(run={"recipe": place})
     check_settings(recipe, settings)
-    return start(recipe, settings, **given)
+    return start(recipe, settings, **objects)
 
 
 def _flags(groups: Mapping[str, Mapping]) -> list[str]:

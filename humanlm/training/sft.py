@@ -39,14 +39,14 @@ def _sft_dataset(
     def tokens(row):
         target = render_target(tokenizer, row["target"])
         thinking, parts = lesson_opening(tokenizer, row)
-        given = render_target(tokenizer, parts, end=False)
+        prefix = render_target(tokenizer, parts, end=False)
         try:
             prompt = fit_prompt(
-                tokenizer, row["prompt"], max_prompt_tokens - len(given), thinking=thinking
+                tokenizer, row["prompt"], max_prompt_tokens - len(prefix), thinking=thinking
             )
         except ModelError as e:
             raise DataError(f"Row {row['row_id'] or 'without a name'}: {e}") from e
-        ids = prompt.ids + given
+        ids = prompt.ids + prefix
         labels = [-100] * len(ids) + target
         return {"input_ids": ids + target, "labels": labels, "dropped": prompt.dropped}
 

@@ -156,8 +156,8 @@ class _TrainerPolicy(ModelPolicy):
             setattr(engine, name, getattr(sampling, name))
         engine.generation_kwargs = options | {"stop": list(dict.fromkeys(stops))}
         try:
-            asked = prompts + [[t.eos_token_ids[0]]] * spare
-            ids, logps = t._generate_single_turn(asked, None, {}, 1)
+            batch = prompts + [[t.eos_token_ids[0]]] * spare
+            ids, logps = t._generate_single_turn(batch, None, {}, 1)
         finally:
             for name, value in before.items():
                 setattr(engine, name, value)

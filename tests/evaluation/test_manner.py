@@ -97,7 +97,7 @@ def test_a_run_is_trained_by_it_and_its_checkpoints_keep_what_was_said(tmp_path)
         for t in found
         if t.fields.get("response", "").strip()
     ]
-    assert again.said and all(pair in replies for pair in again.said)
+    assert again.replies and all(pair in replies for pair in again.replies)
 
 
 # ---- users of other systems
