@@ -115,7 +115,8 @@ def _preset(config: type, **values: Any) -> type:
     "Return a class of settings with other defaults"
     types = get_type_hints(config)
     changed = [(name, types[name], value) for name, value in values.items()]
-    return make_dataclass(config.__name__, changed, bases=(config,), frozen=True)
+    about = {"__doc__": config.__doc__}
+    return make_dataclass(config.__name__, changed, bases=(config,), namespace=about, frozen=True)
 
 
 # Rows of rl, sft and thinking_sft ask in full, with the whole context

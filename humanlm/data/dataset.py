@@ -138,7 +138,7 @@ def _drop_duplicates(
 # %% ../../nbs/data/07_dataset.ipynb #SOURCES
 @dataclass(frozen=True)
 class DataConfig:
-    "Where examples come from, how they are split, and how many are used"
+    "Source, splits and number of examples"
 
     source: Literal["miniworld", "threads", "examples", "chitchat"] = "miniworld"
     """miniworld: the synthetic world; threads: messages or an exported chat; examples: rows;
