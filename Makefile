@@ -22,7 +22,7 @@ TITLE := @printf '\n== %s ==\n'
 .PHONY: demo world people check test lint types numbers docs readme export clean help
 
 demo: $(MARK)-train
-	$(TITLE) "A real language model learns from chats of real people (configs/people-mini.yaml): 40 steps, then replies and bits of three models, at most 12 minutes"
+	$(TITLE) "A real language model learns from chats of real people (configs/people-mini.yaml): 40 steps, then replies and bits of three models, about 8 minutes"
 	@$(ENV) $(EVERY_CORE) $(BIN)/python -m humanlm.train --config configs/people-mini.yaml \
 	  $(if $(FRESH),--fresh,--resume) $(ARGS)
 	@echo "base: the model untrained; cold-start: just trained; people: the adapter of this package, trained for longer."

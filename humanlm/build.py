@@ -69,9 +69,10 @@ def _forecast(
 # %% ../nbs/82_build.ipynb #ABOUT
 ABOUT = """Build training sets from raw conversations: filters, splits, personas, rows, card.
 
-  humanlm data --build.path EXPORT --build.out mine --persona.model quotes --dry-run
+  humanlm data threads --build.path EXPORT --build.out data/mine --dry-run
   humanlm data reddit --build.path FILE --build.out data/mine
 
+The first word is a source: threads, chitchat, youtube, amazon, reddit, medium, wildchat or enron.
 A build that was stopped starts anew when the command is given again, with the answers that were
 paid for; --fresh moves what is there aside."""
 

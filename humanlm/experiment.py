@@ -15,13 +15,19 @@ from .evaluation.measured import load_results
 from .training.experiment import experiment_settings, plan, run_experiment
 
 # %% ../nbs/81_experiment.ipynb #main
+_ABOUT = """Repeat a run for several seeds and settings.
+
+  humanlm experiment --config configs/experiments/world.yaml --dry-run   all runs and their cost
+  humanlm experiment --config FILE --experiment.seeds [0,1]              two runs of each variant"""
+
+
 @command("experiment")
 def main(
     argv: Sequence[str],  # the command line
 ) -> None:
     "Repeat a run for several seeds and settings: `humanlm experiment --config FILE`"
     argv = list(argv) or ["--help"]
-    recipe, settings = experiment_settings(argv, "Repeat a run for several seeds and settings.")
+    recipe, settings = experiment_settings(argv, _ABOUT)
     if settings.dry_run:
         print(plan(recipe, settings))
         return

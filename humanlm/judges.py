@@ -11,7 +11,7 @@ import sys
 from .core.commands import menu
 
 # %% ../nbs/88_judges.ipynb #main
-main = menu("judges")
+main = menu("judges", examples="  humanlm judges audit --judge.model openai/gpt-5-mini --dry-run")
 
 # %% ../nbs/88_judges.ipynb #if-name-main-and
 if __name__ == "__main__" and __spec__:

@@ -14,12 +14,18 @@ from .core.grammar import parse
 from .hierarchy.levels import variants
 
 # %% ../nbs/89_levels.ipynb #main
+_ABOUT = """List the hierarchies that come with the package.
+
+  humanlm levels                                                          the list
+  humanlm train --config configs/humanlm-mini.yaml --hierarchy.path NAME  train with one of them"""
+
+
 @command("levels")
 def main(
     argv: Sequence[str],  # of the command line
 ) -> None:
     "List the hierarchies that come with the package: `humanlm levels`"
-    parse({}, argv, main.__doc__, runs=False)
+    parse({}, argv, _ABOUT, runs=False)
     print(variants())
 
 # %% ../nbs/89_levels.ipynb #if-name-main-and

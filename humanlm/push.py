@@ -160,12 +160,18 @@ def _sizes(folder: Path) -> list[str]:
 GROUPS = {"hub": HubConfig}
 
 # %% ../nbs/84_push.ipynb #main
+_ABOUT = """Publish a model with a card, or merge its adapter into its weights.
+
+  humanlm push runs/people-mini --hub.out merged                  a folder with the merged model
+  humanlm push runs/people-mini --hub.repo ORG/NAME --dry-run     which files would be published"""
+
+
 @command("push")
 def main(
     argv: Sequence[str],  # of the command line
 ) -> None:
     "Publish a model with a card, or merge it: `humanlm push RUN --hub.repo ORG/NAME`"
-    s = parse(GROUPS, argv, main.__doc__, "a run, or a model's folder", runs=False)
+    s = parse(GROUPS, argv, _ABOUT, "a run, or a model's folder", runs=False)
     if len(s.inputs) != 1:
         raise ConfigError("Which model? Give one: humanlm push RUN.")
     quiet_libraries()

@@ -33,7 +33,10 @@ GROUPS = {
     "rollout": dict,
     "serve": ServeConfig,
 }
-ABOUT = "Serve a simulated user behind an OpenAI-compatible address."
+ABOUT = """Serve a simulated user behind an OpenAI-compatible address.
+
+  humanlm serve --model.name people                                at http://127.0.0.1:8000/v1
+  humanlm serve --model.name runs/people-mini --serve.port 8001    a model of a run, another port"""
 
 
 def _served_name(s: Settings) -> str:

@@ -133,7 +133,12 @@ def report_command(argv: Sequence[str]) -> int:  # exit code
     return 0
 
 
-main = menu("study")
+main = menu(
+    "study",
+    examples="""\
+  humanlm study serve --study.items runs/people-mini --study.out study     a page for participants
+  humanlm study report study                                               what they answered""",
+)
 
 # %% ../nbs/93_study.ipynb #study-main
 if __name__ == "__main__" and __spec__:

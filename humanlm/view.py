@@ -45,7 +45,10 @@ class _ViewConfig:
         require("view", (0 <= self.port < 65536, f"port must be from 0 to 65535, got {self.port}"))
 
 
-ABOUT = "Show runs on a page of this machine: humanlm view RUN [ANOTHER]"
+ABOUT = """Show runs on a page of this machine.
+
+  humanlm view runs/people-mini          samples, scores and tokens of a run
+  humanlm view runs/a runs/b             two runs side by side"""
 
 
 @command("view")

@@ -43,15 +43,15 @@ from ..training.run import Run, groups_of, keep_memory, quiet_libraries, record,
 from ..worlds.sources import load_data
 
 # %% ../../nbs/alignment/61_comparison.ipynb #read_settings
-ABOUT = (
-    "Compare runs, models and replies of other systems on the same held-out rows. Rows, levels "
-    "and judge are those of the first run, unless settings say otherwise. The judge is test_judge."
-)
+ABOUT = """Compare models on the same held-out rows. Rows, levels and test_judge are those of the
+first run, unless settings say otherwise.
+
+  humanlm eval runs/a runs/b                       all models of two runs
+  humanlm eval runs/a:humanlm openai/gpt-5-mini    a model of a run beside a chat model"""
 INPUTS = (
-    "a run (folder or name: all its models), one model of a run (FOLDER/models/NAME or "
-    "RUN:NAME), a checkpoint of a run (its folder), a model (folder or name on the Hub), a chat "
-    "model (openai/gpt-5-mini), or "
-    "FILE.jsonl with an example_id and a response in each row"
+    "a run (all its models), one model of a run (RUN:NAME), the folder of a checkpoint, a model "
+    "(folder or name on the Hub), a chat model (openai/gpt-5-mini), or "
+    "FILE.jsonl with example_id and response in each row"
 )
 
 

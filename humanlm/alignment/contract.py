@@ -207,7 +207,7 @@ def _prompt_limit(setup, config):
 # %% ../../nbs/alignment/01_contract.ipynb #ModelChoice
 @dataclass(frozen=True)
 class ModelChoice:
-    "The trained model of a command"
+    "Which trained model is used"
 
     name: str | None = None
     """pocket, people, a run (folder, or name below runs/), a model's folder, FILE.gguf, or a model

@@ -65,8 +65,8 @@ class EvalConfig:
     texts: tuple[str, ...] = ("edit_similarity", "bleu", "chrf")
     """Text measures against the real reply: also embedding[/NAME] and bertscore[/NAME]."""
     bits: int = 0
-    """Also measure bits per byte of the real replies. The number says among how many people the
-    writer is to be found. 0: no bits."""
+    """Also measure bits per byte of the real replies. The value is the number of personas that
+    each reply is measured with. 0: no bits."""
     beside: tuple[str, ...] = ()
     """Further models to evaluate, such as the package's model people: folders, or names of the Hub.
     A folder RUN/models/NAME is called RUN-NAME."""

@@ -69,7 +69,7 @@ COMMANDS = {
     ),
     "data": _Command(
         "humanlm.build:main",
-        "training sets from conversations: data reddit --build.path FILE",
+        "training sets from conversations",
         "paid answers are kept; the same command starts the build anew",
     ),
     "data followups": _Command(
@@ -220,18 +220,24 @@ def menu(
     name: str = "",  # first words that the commands share; empty: all commands
     alone: Callable[[Sequence[str]], int | None]
     | None = None,  # runs if no command follows; None: list the commands
+    examples: str = "",  # indented lines for --help
 ) -> Callable[..., int]:
     "Return a function that runs the command named by its first argument"
 
     def main(argv: Sequence[str]) -> int | None:
         if alone and not {*argv[:1]} & {*_commands_below(name)}:
-            if argv[:1] in (["-h"], ["--help"]):
-                print(_usage(name), end="\n\n")
-            return alone(argv)
+            try:
+                return alone(argv)
+            finally:
+                if argv in (["-h"], ["--help"]):
+                    print(_listed(name))
         word, *rest = argv or ["--help"]
-        if word in ("-h", "--help", "--version"):
-            return print(f"humanlm {__version__}" if word == "--version" else _usage(name))
-        full = f"{name} {check_name(word, _commands_below(name), 'command', ConfigError)}".strip()
+        if word == "--version":
+            return print(f"humanlm {__version__}")
+        if word in ("-h", "--help"):
+            return print(f"usage: {PROG.get()} COMMAND ...\n\n{examples}\n\n{_listed(name)}")
+        options = [*_commands_below(name), *(c for c in COMMANDS if c.endswith(f" {word}"))]
+        full = f"{name} {check_name(word, options, 'command', ConfigError)}".strip()
         return _find(full)(rest, f"{PROG.get()} {word}")
 
     return command(name, main)
@@ -242,15 +248,19 @@ def _find(name: str) -> Callable[..., int]:
     return command(name, getattr(importlib.import_module(module), function))
 
 # %% ../../nbs/core/08_commands.ipynb #usage
-def _usage(
-    name: str = "",  # first words that the commands share
+def _listed(
+    name: str,  # first words that the commands share
 ) -> str:
     "Return the list of commands below a name"
     below = _commands_below(name)
-    wide, prog = max(map(len, below), default=0), PROG.get() or "humanlm"
+    wide = max(map(len, below), default=0)
     lines = [f"  {word:<{wide}}  {line.about}" for word, line in below.items()]
-    more = "Each has --help." if name else "Each has --help, and is python -m humanlm.COMMAND too."
-    return "\n".join([f"usage: {prog} COMMAND ...", "", *lines, "", more])
+    return "\n".join(["commands, each with --help:", *lines])
 
 # %% ../../nbs/core/08_commands.ipynb #main
-main = menu()
+main = menu(
+    examples="""\
+  humanlm train --config configs/people-mini.yaml     a model learns from chats of real people
+  humanlm talk people                                 the model of this package replies to you
+  python -m humanlm.talk people                       the same command by the name of its module"""
+)

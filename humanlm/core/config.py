@@ -36,11 +36,9 @@ class RunConfig:
     recipe: str = "humanlm"
     """Which system is trained: one of the package, or module:name of your own."""
     engine: str | None = None
-    """Who runs the steps of a method. null: TRL, in this process or those of accelerate. verl:
-    processes of Ray."""
+    """Library that runs the training steps. null: TRL. verl: verl, in processes of Ray."""
     methods: list[str] | None = None
-    """What to train, one after the other. null: what the recipe says. Empty: nothing, for settings
-    of an evaluation."""
+    """Methods to train, one after the other. null: those of the recipe. []: none."""
     token_budget: int | None = None
     """Generated tokens per method: training stops at the first step past it. null: no limit."""
 

@@ -179,10 +179,10 @@ def _settings(
     return Settings(built, dry_run, resume, fresh, tuple(line.inputs))
 
 # %% ../../nbs/core/03_grammar.ipynb #_parser
-_SCREENFUL = 15  # settings; of a command with more, --help lists groups
+_SCREENFUL = 9  # settings; of a command with more, --help lists groups
 _GRAMMAR = (
-    "Flags override the files given by --config. Lists are [a,b], nothing is null, truth "
-    "is true or false."
+    "Flags override the files given by --config. Write a list as [a,b], no value as null, a "
+    "switch as true or false."
 )
 
 
@@ -195,7 +195,7 @@ def _help(
 ) -> str:
     "Return the text of --help: usage, switches, and each setting with its type and default"
     usage = f"{PROG.get() or 'humanlm'} [--config FILE] [--group.name VALUE ...]"
-    usage += " [FILE ...]" * bool(inputs)
+    usage += " [INPUT ...]" * bool(inputs)
     parts = [p if p.startswith(" ") else textwrap.fill(p, 79) for p in (about or "").split("\n\n")]
     parser = argparse.ArgumentParser(
         usage=usage,
@@ -205,11 +205,11 @@ def _help(
         add_help=False,
     )
     switches: dict[str, Any] = {
-        "FILE FILE": inputs,
+        "INPUT INPUT": inputs,
         "--config FILE": "YAML file with groups of settings",
         "--print_config": "print the resolved settings and stop",
         "--dry-run": "print the plan and stop",
-        "--resume [RUN]": runs is True and "continue a run; by default the one asked for",
+        "--resume [RUN]": runs is True and "continue RUN, or the run that the settings name",
         "--fresh": runs and "move an existing run aside and start anew",
         "--version": "print the version and stop",
     }
@@ -235,10 +235,10 @@ def _help(
             for flag, text in settings[name]:
                 part.add_argument(flag, metavar="VALUE", help=text.replace("%", "%%"))
         elif name in settings and not picked:
-            fields = ", ".join(flag.partition(".")[2] for flag, _ in settings[name])
-            listed.add_argument(f"--{name}.", metavar="", help=fields)
+            about = (inspect.getdoc(kind) or "").replace("%", "%%")
+            listed.add_argument(f"--{name}.", metavar="", help=about)
         elif name not in settings:
-            parser.add_argument(f"--{name}.KEY", metavar="VALUE", help="passed on as it is")
+            parser.add_argument(f"--{name}.KEY", metavar="VALUE", help="any setting of this group")
     return parser.format_help()
 
 

@@ -85,8 +85,8 @@ class BuildConfig(SelectConfig):
     OpenAI, ShareGPT, ChatGPT, Slack, Discord, WhatsApp or Telegram, or a mailbox. For the other
     sources also OWNER/NAME on the Hub. Not needed for chitchat."""
     columns: dict[str, str | None] = field(default_factory=dict)
-    """For threads: our name of a field → its column, such as '{text: comment, user: author}'.
-    Columns with our names or usual names are found without it."""
+    """For threads: name of a field → name of its column, as in '{text: comment, user: author}'.
+    Columns named as a field, or by a usual name, need no entry."""
     out: str = "data/humanual"
     """Folder of the build."""
     hub: str | None = None
@@ -115,7 +115,8 @@ def _preset(config: type, **values: Any) -> type:
     "Return a class of settings with other defaults"
     types = get_type_hints(config)
     changed = [(name, types[name], value) for name, value in values.items()]
-    return make_dataclass(config.__name__, changed, bases=(config,), frozen=True)
+    about = {"__doc__": config.__doc__}
+    return make_dataclass(config.__name__, changed, bases=(config,), namespace=about, frozen=True)
 
 
 # Rows of rl, sft and thinking_sft ask in full, with the whole context

@@ -138,7 +138,7 @@ def _drop_duplicates(
 # %% ../../nbs/data/07_dataset.ipynb #SOURCES
 @dataclass(frozen=True)
 class DataConfig:
-    "Where examples come from, how they are split, and how many are used"
+    "Source, splits and number of examples"
 
     source: Literal["miniworld", "threads", "examples", "chitchat"] = "miniworld"
     """miniworld: the synthetic world; threads: messages or an exported chat; examples: rows;
@@ -146,7 +146,7 @@ class DataConfig:
     path: str | None = None
     """The file or folder, for threads and examples; chitchat needs none."""
     columns: dict[str, str | None] = field(default_factory=dict)
-    """For threads: our name of a field → its column in the file, if the two names differ."""
+    """For threads: name of a field → name of its column in the file, if they differ."""
     test_frac: float = 0.08
     """Share of the discussions to test on, the latest ones."""
     val_frac: float = 0.02

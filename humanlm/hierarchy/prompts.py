@@ -227,7 +227,7 @@ THINKING = ("off", "on", "hetero")
 
 @dataclass(frozen=True)
 class HierarchyConfig:
-    "Which levels are asked, how, and how their answers are read"
+    "Levels, and how they are asked and read"
 
     path: str = "main"
     """Name of a shipped hierarchy: main, synthesis, response, ... (python -m humanlm.levels lists
@@ -250,8 +250,8 @@ class HierarchyConfig:
     context_messages: int | None = 8
     """Most messages of the context: the first and the latest. null: all."""
     stop: Literal["own", "any"] = "own"
-    """own: the level's closing tag ends a completion. any: each level's does, as in the published
-    code."""
+    """Closing tag that ends a completion: own, that of its level; any, that of any level, as in the
+    published code."""
     asks: Literal["each", "together"] = "each"
     """each: one level in a completion. together: all of them in one, in order."""
 

@@ -59,7 +59,7 @@ class ModelConfig:
     Hub"""
     template: str = ""
     """humanlm, qwen2.5, llama3 (named speakers), wildchat (roles swapped), llama3-nameless, chatml
-    (an assistant), or own = the model's own one; empty: humanlm for tiny, own for others"""
+    (an assistant), or own = the template of the model; empty: humanlm for tiny, own for others"""
     dtype: str = "float32"
     """number format: float32, bfloat16 or float16. A model in training keeps float32 weights and
     computes in this format; any other model has weights of this format"""

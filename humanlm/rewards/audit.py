@@ -280,6 +280,13 @@ _NO_JUDGES = {
 }
 
 
+_ABOUT = """Audit a judge: does the order matter, does asking again, padding, a paraphrase, a
+negation or an injection? The questions are fixed, so that judges and days can be compared.
+
+  humanlm judges audit --judge.model openai/gpt-5-mini --dry-run      what it would cost
+  humanlm judges audit --judge.model rule --audit.out rule.json       ask, and save the result"""
+
+
 def audit_command(
     argv: Sequence[str],
 ) -> int:  # exit code
@@ -287,9 +294,7 @@ def audit_command(
     s = parse(
         {"judge": JudgeConfig, "audit": _AuditConfig},
         argv,
-        "Audit a judge: does the order matter, does asking again, padding, a paraphrase, a "
-        "negation or an injection? The questions are fixed, so that judges and days can be "
-        "compared. --audit.out FILE keeps the result as JSON.",
+        _ABOUT,
         runs=False,
     )
     config, out = s.judge, s.audit.out

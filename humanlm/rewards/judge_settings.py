@@ -65,7 +65,7 @@ class OwnJudge:
 # %% ../../nbs/rewards/08_judge_settings.ipynb #JudgeConfig
 @dataclass(frozen=True)
 class JudgeConfig(ChatConfig):
-    "Which judge scores, what it is asked, and how it is reached"
+    "The judge that scores, and how it is reached"
 
     model: str = "oracle"
     """oracle (synthetic world only), rule, embed (the small offline model), embed/NAME (one of
@@ -115,7 +115,7 @@ RUBRIC = (
 # %% ../../nbs/rewards/08_judge_settings.ipynb #EvalJudgeConfig
 @dataclass(frozen=True)
 class EvalJudgeConfig(JudgeConfig):
-    "Which judge scores held-out answers: by default not the judge of training"
+    "The judge of held-out answers; by default another one"
 
     model: str = ""
     "As judge.model. Empty: another one than judge.model: oracle (synthetic world), rule or embed."

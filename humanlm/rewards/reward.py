@@ -44,7 +44,7 @@ _CREDITS = ("single", "mixture", "contrast")
 
 @dataclass(frozen=True)
 class RewardConfig:
-    "What is rewarded in addition to the judge's score, and how likelihood is rewarded"
+    "Rewards beside the judge's score, and of likelihood"
 
     reading: float = 3.0
     """Weight of following the thought, in replies after a composed one (mode humanlm-composed)."""

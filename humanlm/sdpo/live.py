@@ -54,7 +54,7 @@ class ChatModel(ModelConfig):
     "A chat model, asked with its own template"
 
     template: str = "own"
-    """own = the model's own one; the tiny model takes chatml"""
+    """own = the template of the model; the tiny model takes chatml"""
     max_prompt_tokens: int = 4096
     """Longest conversation that the model sees, in tokens, without the hindsight block."""
 

@@ -297,10 +297,11 @@ def _save_evaluation(
     return text
 
 # %% ../../nbs/serving/08_gym_evaluation.ipynb #evaluate_command
-_ABOUT = (
-    "Compare players on gyms. The same command goes on where it stopped, and plays again the "
-    "episodes in which a model failed."
-)
+_ABOUT = """Compare players on gyms. The same command goes on where it stopped, and plays again the
+episodes in which a model failed.
+
+  humanlm eval gyms expert chance --play.count 4       four tasks of each gym
+  humanlm eval gyms runs/gyms-mini --dry-run           the models of a run: the plan"""
 _INPUTS = (
     "players: expert, open-loop, chance, idle, a chat model (openai/NAME, vllm/NAME, "
     "hf/NAME-or-folder), a run (NAME, NAME:MODEL) or a model's folder; none: expert"

@@ -498,10 +498,16 @@ def _run_and_show(run: _TomRun) -> float:
     return sum(bool(o.failed) for o in outcomes) / len(outcomes)
 
 
+_ABOUT = """Answer the questions of a set. The same command goes on where it stopped.
+
+  humanlm eval tom hitom --model.name openai/gpt-5-mini --tom.limit 20 --dry-run
+  humanlm eval tom tomi --tom.mode vanilla,simulation"""
+
+
 def run_command(argv: Sequence[str]) -> int:  # exit code
     "Answer the questions of a set; repeat the command to go on"
     about = f"the benchmark: {', '.join(benchmarks)}"
-    s = parse(GROUPS, argv, run_command.__doc__, about, "anew")
+    s = parse(GROUPS, argv, _ABOUT, about, "anew")
     benchmark = find_benchmark(" ".join(s.inputs))
     loaded = _load_items(benchmark, s.tom.file, s.rows, s.tom.limit)
     runs = [_TomRun(s, benchmark, way, loaded) for way in s.tom.ways]

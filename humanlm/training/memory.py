@@ -23,7 +23,7 @@ GPUS = {"a100": 79, "a100-40": 39, "h100": 79, "h200": 139, "l40s": 44, "rtx4090
 
 @dataclass(frozen=True)
 class PlanConfig:
-    "GPUs for which --dry-run estimates memory; changes nothing in a run"
+    "GPUs for which --dry-run estimates memory"
 
     gpus: int = 0
     """GPUs of all machines together. 0: no estimate."""
@@ -32,7 +32,7 @@ class PlanConfig:
     split: bool = True
     """Whether several GPUs share one model, as in configs/engines. false: each holds all of it."""
     shape: str = ""
-    """A model of the same sizes, if another run has yet to make `model.name`. Empty: its own."""
+    """Model of the same sizes, while `model.name` does not exist yet. Empty: `model.name`."""
 
     def __post_init__(self):
         require("plan", (self.gpu in GPUS, f"gpu is {self.gpu!r}. There are {', '.join(GPUS)}"))

@@ -71,6 +71,8 @@ def test_both_spellings_give_the_same_help_with_the_line_that_was_typed():
         (["--help"], 0, "compare runs"),
         (["--version"], 0, "humanlm 0."),
         (["evla"], 2, "Did you mean 'eval'"),
+        (["gyms"], 2, "Did you mean 'eval gyms'"),
+        (["talk", "./nowhere", "--dry-run"], 2, "./nowhere"),
         (["train", "--run.nmae", "x"], 2, "Did you mean run.name"),
         (["train", "-h"], 0, "usage: humanlm train ["),
         (["study"], 0, "usage: humanlm study COMMAND"),
@@ -88,6 +90,17 @@ def test_one_name_for_all_commands(capsys, argv, code, said):
     assert main(argv) == code
     shown = capsys.readouterr()
     assert said in shown.out + shown.err and PROG.get() == ""
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["", *_commands_below(), "eval gyms", "eval tom", "judges audit"],
+)
+def test_help_is_one_screen_with_examples(capsys, line):
+    assert main([*line.split(), "--help"], "humanlm") == 0
+    text = capsys.readouterr().out
+    assert len(text.splitlines()) <= 50 and text.count("usage:") == 1
+    assert f"\n  humanlm {line}" in text.partition("options:")[0]
 
 
 def test_an_error_of_ours_is_a_message_with_its_notes_and_any_other_a_traceback(capsys):
