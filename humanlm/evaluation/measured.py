@@ -507,8 +507,8 @@ TABLES = {
         **{"who": "who of {k}", AUC: "told apart"},
     },
     "states": {
-        **{"state_1": "one draw", "state_1_other": "another row's"},
-        **{"state_8": "mixture", "state_8_other": "another row's"},
+        **{"state_1": "one draw", "state_1_other": "another row's draw"},
+        **{"state_8": "mixture", "state_8_other": "another row's mixture"},
     },
 }
 

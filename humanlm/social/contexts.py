@@ -51,8 +51,7 @@ class Step(BaseModel, extra="forbid"):
     )
     observations: dict[str, str] = Field(
         description="""What each agent perceives before the actions, or 'none'. <same_as_state /> \
-stands for the \
-state of this step, <same_as_last_action /> for all actions of the step before, \
+stands for the state of this step, <same_as_last_action /> for all actions of the step before, \
 <same_as_last_action_K /> for that of the agent with index K (from 0). What stands between \
 <mental_state> and </mental_state> is private to the agent."""
     )
@@ -148,14 +147,12 @@ _ABOUT = {
     "is allowed in the first step if the text says nothing yet.",
     "observations": """One entry per agent, written 'name: observation': what this agent itself \
 perceives just before the actions, best in the first person, clear enough to be remembered by. \
-Agents in \
-different places perceive different things; write 'name: none' where an agent perceives \
-nothing. Write <same_as_state /> if the agent perceives the whole state, \
-<same_as_last_action /> if it perceives what the only acting agent did in the step before, \
-<same_as_last_action_K /> for the deed of the agent with index K in agents_names (from 0) \
-where several acted. Thoughts, feelings, beliefs and aims of the agent stand between \
-<mental_state> and </mental_state>; no other agent perceives them. Tags can be combined and \
-followed by free text after a space.""",
+Agents in different places perceive different things; write 'name: none' where an agent perceives \
+nothing. Write <same_as_state /> if the agent perceives the whole state, <same_as_last_action /> \
+if it perceives what the only acting agent did in the step before, <same_as_last_action_K /> for \
+the deed of the agent with index K in agents_names (from 0) where several acted. Thoughts, \
+feelings, beliefs and aims of the agent stand between <mental_state> and </mental_state>; no other \
+agent perceives them. Tags can be combined and followed by free text after a space.""",
     "actions": "One entry per agent, written 'name: action', as many as there are agents; "
     "'name: none' for whoever does nothing. What an action changes appears in the next step.",
     "agents_names": "The name of every agent; use the same names everywhere.",

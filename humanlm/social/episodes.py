@@ -240,10 +240,9 @@ class ChatAgent:
 
 # %% ../../nbs/social/53_episodes.ipynb #Foresight
 _FORESEE = """Tell how each person takes the last action. For each, the observation begins with \
-what is \
-perceived and goes on with a <mental_state> that names this person's aim (the acting \
-person's aim is known, and stays as it is) and the feelings the action stirs, vividly. The \
-next to act is somebody else."""
+what is perceived and goes on with a <mental_state> that names this person's aim (the acting \
+person's aim is known, and stays as it is) and the feelings the action stirs, vividly. The next to \
+act is somebody else."""
 
 
 def _foreseen_text(draft: Action, predicted: Context) -> str:

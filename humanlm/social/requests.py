@@ -21,32 +21,27 @@ from .world import read_story
 
 # %% ../../nbs/social/10_requests.ipynb #_ROOMS
 _ROOMS = """Whoever is in a place perceives everything that is and happens there, and nothing of \
-any \
-other place. From the moment people leave, they perceive nothing more of the place until \
-they come back; whoever comes in sees what is there. Where a person and an object are in one\
- place, the person's observation says where the object is."""
+any other place. From the moment people leave, they perceive nothing more of the place until they \
+come back; whoever comes in sees what is there. Where a person and an object are in one place, the \
+person's observation says where the object is."""
 _OBJECTS = "A story about people who move objects from one container to another. "
 HINTS = {
     "tomi": _OBJECTS + _ROOMS,
     "hitom": _OBJECTS
     + _ROOMS
     + """ People notice in which order others leave; everybody knows that order. What others have \
-in \
-mind can be judged only from what was perceived together with them or was said. Anybody may \
+in mind can be judged only from what was perceived together with them or was said. Anybody may \
 lie: saying something does not change what the speaker believes. A public claim is heard by \
-everybody; of a private word only speaker and listener know. A listener believes a speaker \
-who left the place of the action later than the listener did, and no other.""",
+everybody; of a private word only speaker and listener know. A listener believes a speaker who \
+left the place of the action later than the listener did, and no other.""",
     "fantom": """A conversation that people join and leave. Whoever has left hears nothing until \
-they are \
-back, and does not know what was said meanwhile. Each utterance is an action; \
+they are back, and does not know what was said meanwhile. Each utterance is an action; \
 <same_as_last_action /> may stand as the state that follows it.""",
     "confaide": """A meeting in which confidential matters come up. Keep track of who is in the \
-room when \
-something is said, and who was told in confidence. <same_as_last_action /> may stand as the \
-state that follows an utterance.""",
-    "cobra": """A remark is made to somebody in a given situation. The remark is the first \
-action, by its \
-speaker. The listener observes it before reacting. What speaker and listener mean and feel \
+room when something is said, and who was told in confidence. <same_as_last_action /> may stand as \
+the state that follows an utterance.""",
+    "cobra": """A remark is made to somebody in a given situation. The remark is the first action, \
+by its speaker. The listener observes it before reacting. What speaker and listener mean and feel \
 belongs into <mental_state>.""",
     "mmtom": "A person looks for things in an apartment. "
     + _ROOMS
@@ -93,12 +88,10 @@ def _form() -> str:
 # %% ../../nbs/social/10_requests.ipynb #EXAMPLES
 EXAMPLES = {
     "tomi": """Ottmar entered the boathouse. Freya entered the boathouse. The lantern is in the \
-locker. \
-Ottmar exited the boathouse. Freya moved the lantern to the hamper.""",
+locker. Ottmar exited the boathouse. Freya moved the lantern to the hamper.""",
     "hitom": """Ottmar, Freya and Sunniva entered the boathouse. The lantern is in the locker. \
-Ottmar moved \
-the lantern to the hamper. Ottmar exited the boathouse. Freya made no movements and stayed \
-in the boathouse for 1 minute. Freya exited the boathouse. Freya privately told Ottmar that \
+Ottmar moved the lantern to the hamper. Ottmar exited the boathouse. Freya made no movements and \
+stayed in the boathouse for 1 minute. Freya exited the boathouse. Freya privately told Ottmar that \
 the lantern is in the locker.""",
 }
 
