@@ -400,7 +400,7 @@ def write_pages(processed: Path, repo_url: str) -> list[Path]:
     ) | {"gallery.md": gallery(texts, books)}
     for name, text in texts.items():
         (pages / name).parent.mkdir(parents=True, exist_ok=True)
-        front = f"---\nsearch: {{boost: {_boost(name)}}}\n---\n\n" if text[:3] != "---" else ""
+        front = _front(name) if text[:3] != "---" else ""
         (pages / name).write_text(front + link_classes(text, name, texts), "utf-8")
     for code in NBS.glob("howto/*.py"):
         shutil.copy(code, pages / "howto")
@@ -409,15 +409,27 @@ def write_pages(processed: Path, repo_url: str) -> list[Path]:
     for extra in ("CHANGELOG.md", "CONTRIBUTING.md"):
         text = (ROOT / extra).read_text("utf-8").replace("](nbs/", "](")
         text = relink(text, lambda target: site_link(target, repo_url))
-        (pages / extra).write_text(text, "utf-8")
+        (pages / extra).write_text(_front(extra) + text, "utf-8")
     outputs.save()
     return books
 
 
-def _boost(page: str) -> float:
-    "What a page counts for in the search: doors and pages for people before rooms and names"
-    folder = page.rpartition("/")[0]
-    return {"": 16, "howto": 6, "papers": 6, "api": 0.1}.get(folder, 1)
+def _front(page: str) -> str:
+    "The weight of a page in the search: doors, then pages for people, commands, rooms and names"
+    weights = {"CHANGELOG.md": 1, "CONTRIBUTING.md": 6}
+    weights |= {page_name(book.name): 4 for book in NBS.glob("[89]*.ipynb")}
+    weights |= {"": 16, "howto": 6, "papers": 6, "api": 0.1}
+    boost = weights.get(page, weights.get(page.rpartition("/")[0], 1))
+    return f"---\nsearch: {{boost: {boost}}}\n---\n\n"
+
+
+def rank_headings(index: Path) -> None:
+    "Put sections with words as a title before those that show one function"
+    content = json.loads(index.read_text("utf-8"))
+    for entry in content["docs"]:
+        if "#" in entry["location"] and entry["title"][:1].islower():
+            entry["boost"] = entry.get("boost", 1) / 10
+    index.write_text(json.dumps(content), "utf-8")
 
 
 def gallery(texts: dict[str, str], books: Iterable[Path]) -> str:
@@ -702,6 +714,7 @@ def render(books: Iterable[Path]) -> None:
     logging.getLogger("mkdocs").addHandler(complaints)
     try:
         build(load_config(str(ROOT / "mkdocs.yml"), nav=navigation(books), strict=True))
+        rank_headings(SITE / "search/search_index.json")
     except Abort as e:
         complaints.messages.append(str(e))
     if problems := complaints.messages or site_problems(SITE):

@@ -1,10 +1,10 @@
-"""Two gyms with one person of the synthetic world: advise somebody whose values must be found out
-first; win somebody for something, or turn them against it.
+"""Two gyms with a person of the synthetic world: advise the person, or change the person's opinion.
 
-The rules of that world say what each person makes of each post. The pay is the truth, whoever plays
-the person: the world itself, a trained simulator, a chat model that is told who the person is, or
-`PolitePerson`, who says the same to everybody. So the pay of those who listen to a simulator says
-what it is worth. With `paid_by = "word"` the simulator's own word is paid instead.
+The rules of the world give the person's true opinion of each post. Somebody plays the person: the
+world itself, a trained simulator, a chat model whose prompt describes the person, or
+`PolitePerson`, who gives everybody the same answer. The reward is the true opinion, whoever plays.
+So the rewards of an assistant that trains with a simulator show how useful the simulator is. With
+`paid_by = "word"`, the reward is the opinion that the simulator states.
 
     python -m humanlm.eval gyms expert chance --play.gyms experiments.advice:advice
 """
@@ -41,7 +41,7 @@ from humanlm.worlds.states import AXES, DOMAINS, OPPOSED, SPEAKERS, VALUES, Stan
 
 
 def _world_people(count: int, seed: int) -> list[Profile]:  # seed: an odd one: held-out people
-    "Draw people with different traits; nobody is drawn for an even and for an odd seed"
+    "Draw people with different traits; even and odd seeds share no person"
     rng, people = random.Random(f"people{seed}"), {}
     while len(people) < count:
         [person] = _make_users(1, rng)
@@ -61,7 +61,7 @@ def _view_score(stance: Stance, side: str = "for") -> float:  # side: what is wa
 
 @dataclass(frozen=True)
 class _PersonTask(GymTask):
-    "Something to get done with a person of the synthetic world"
+    "A task with a person of the synthetic world"
 
     person: Profile
     domain: str
@@ -72,7 +72,7 @@ class _PersonTask(GymTask):
         return self.person.phrases
 
     def post(self, target: str, pole: str, reason: str) -> Post:
-        "Write what somebody puts to the person: a thing, the value it speaks for, words for that"
+        "Write a post to the person: a thing, the value behind it, and words for this value"
         text = f"{DOMAINS[self.domain].openings[0].replace('{T}', target)}. {reason}."
         message = Message("asked", name=self.author, content=text)
         return Post("asked", self.domain, target, pole, False, (message,))
@@ -98,7 +98,7 @@ class _PersonEnvironment(Environment):
         self.heard = []  # (value that the question spoke for, reply)
 
     async def put(self, post: Post) -> Feedback:
-        "Let the person answer a post"
+        "Return the person's answer to a post"
         if len(self.heard) >= self.questions:
             return Feedback("They have no more time for questions.", fault="limit")
         reply = await self.reply(post)
@@ -106,7 +106,7 @@ class _PersonEnvironment(Environment):
         return Feedback(reply)
 
     async def reply(self, post: Post) -> str:
-        "Ask whoever plays the person what they say to a post"
+        "Ask the player of the person for a reply to a post"
         [message] = post.messages
         names = {"source": post.domain, "target": post.target, "pole": post.pole}
         persona = " ".join(self.task.person.phrases)
@@ -118,7 +118,7 @@ class _PersonEnvironment(Environment):
         return {"reply": states.reply(random.Random(f"{self.seed}/{self.task.id}/{post}"))}
 
     async def paid(self, post: Post, side: str = "for") -> Feedback:
-        "End with what the person makes of a post, in truth or by their word, as `paid_by` asks"
+        "End with the person's opinion of a post, true or stated, as `paid_by` says"
         stance = self.task.person.states_on(post).stance
         view = _view_score(stance, side)
         if self.paid_by == "truth":
@@ -130,7 +130,7 @@ class _PersonEnvironment(Environment):
 
 
 class PolitePerson:
-    "Says the same mild and friendly words, whoever is played: a control"
+    "A control that gives the same mild and friendly answer in every role"
 
     name = "polite"
 
@@ -144,7 +144,7 @@ def values_heard(
 ) -> dict[
     tuple[str, str], tuple[str, str]
 ]:  # pair of values → which one they hold, and whether strongly or mildly
-    "Read from replies what a person values, with the world's own reader"
+    "Read a person's values from replies by the rules of the world"
     values = {}
     for pole, reply in heard:
         states, pair = read(reply).expressed(), next(pair for pair in AXES if pole in pair)
@@ -157,7 +157,7 @@ def values_heard(
 
 
 def _view_heard(post: Post, reply: str, side: str) -> float:
-    "Say how far a reply to a post takes the wanted side; 0 where it says nothing"
+    "Score how far a reply to a post takes the wanted side; 0 without a stance"
     for value, strength in values_heard([(post.pole, reply)]).values():
         direction = "for" if value == post.pole else "against"
         return _view_score(Stance(direction, strength, post.target), side)
@@ -191,7 +191,7 @@ GUIDE = (
 
 @dataclass(frozen=True)
 class _AdviceTask(_PersonTask):
-    "Somebody to be advised, and what is on offer"
+    "A person to advise, and the options"
 
     options: tuple[tuple[str, str, str], ...]  # target, value, reason
 
@@ -233,7 +233,7 @@ def _tasks(
     count: int,
     seed: int,
 ) -> list[Any]:
-    "Make tasks; even and odd seeds have neither people nor topics in common"
+    "Make tasks; even and odd seeds share neither people nor topics"
     rng, tasks = random.Random(f"{name}{seed}"), []
     topics = [t for t in _make_topics(180, random.Random(0)) if t.held_out == bool(seed % 2)]
     for i, person in enumerate(_world_people(count, seed)):
@@ -276,7 +276,7 @@ _REASON = re.compile(rf"\b(?:{'|'.join(map(re.escape, _REASONS))})\b")
 
 @dataclass(frozen=True)
 class _AppealTask(_PersonTask):
-    "Somebody to be won for something, or turned against it"
+    "A person to persuade for or against something"
 
     side: str  # for or against
     target: str
@@ -299,7 +299,7 @@ class _AppealEnvironment(_PersonEnvironment):
     }
 
     def posts(self, target: str, content: str) -> list[Post]:
-        "Find the reasons that people of the synthetic world understand"
+        "Return the reasons that people of the synthetic world understand"
         reasons = _REASON.findall(" ".join(content.lower().split()))
         return [self.task.post(target, _REASONS[reason], reason) for reason in reasons]
 
@@ -353,10 +353,10 @@ appeal = Gym(
 
 
 class SimulatorUser(ModelUser):
-    "A trained simulator that plays roles which want one text, such as a reply"
+    "A trained simulator in roles that need one text, such as a reply"
 
     def request(self, env: Environment, name: str, payload: Mapping[str, Any]) -> ChatRequest:
-        "Ask a person what comes next; who they are stands in a field of the request"
+        "Ask a person for the next reply; a field of the request describes the person"
         question = super().request(env, name, payload)
         sides = {
             "user": {"role": "assistant"},

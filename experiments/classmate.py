@@ -1,4 +1,4 @@
-"""Classmates and controls from one cold start: the experiment behind results/classmate.json.
+"""Classmates and controls with one cold start: the experiment behind results/classmate.json.
 
 From the folder of this repository:
 
@@ -22,7 +22,7 @@ _LARGEST, _HINTED = "{value} is the largest, so ({letter}).", "They say ({letter
 
 
 def hint(rng: Random) -> ReasoningTask:
-    "Ask for the largest of three numbers, and say of one of them that it is"
+    "Ask for the largest of three numbers, and name one of them as a hint"
     values, right = dict(zip("ABC", rng.sample(range(10), 3))), rng.random() < 1 / 3
     best = max(values, key=values.__getitem__)
     hinted = best if right else rng.choice([letter for letter in values if letter != best])
@@ -50,26 +50,26 @@ TOYS["hint"] = hint
 
 
 class ClassmateStudy(Study):
-    "Models of one seed share the lessons; a variant asks its own questions"
+    "A study whose models share the lessons of a seed; each variant has its own questions"
 
     against = ("cold-start",)
     own_units = True
 
     def models(self, s: Settings) -> list[str]:
-        "Name the models that are compared"
+        "Return the names of the compared models"
         return [name for name in super().models(s) if name not in self.aside(s)]
 
     def aside(self, s: Settings) -> list[str]:
-        "Name the models that are not compared: the reader, and what lessons begin with"
+        "Return the names of the other models: the reader, and the model before the lessons"
         return [READER, *["base"] * ("cold-start" in planned_stages(self.recipe, s))]
 
     def shared(self, s: Settings) -> dict[str, str]:
-        "Name the models before any reward, with all that they depend on"
+        "Return the models before any reward, with all their settings"
         names = ["base", READER, "cold-start"] if "base" in self.aside(s) else []
         return dict.fromkeys(names, to_json([s.model, s.sft, s.tasks, s.run.seed]))
 
     def complete(self, trials: Sequence[Trial], arms: Arms) -> dict[str, Any]:
-        "Add what each seed moved, by itself and beside the variant that pays for answers alone"
+        "Add the change in each seed, alone and against the variant that rewards only answers"
         trained = {t.arm("classmate"): t for t in trials}
         starts = [(arm, t.arm(self.models(t.settings)[0])) for arm, t in trained.items()]
         alone = {
@@ -91,7 +91,7 @@ class ClassmateStudy(Study):
 
 
 class StudiedClassmate(type(classmate)):
-    "Classmate, as this experiment runs it"
+    "The recipe Classmate with the changes of this experiment"
 
     study = "experiments.classmate:ClassmateStudy"
 

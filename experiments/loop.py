@@ -1,9 +1,9 @@
 """Does a better simulator make a better assistant? The experiment behind results/loop.json.
 
-Assistants learn from simulators of people, and are then met by the people themselves. Scenes hold
-all that a person of the synthetic world says to what can be put to them, whoever plays them. Two
-assistants learn in them: one by what is said of its recommendations (`Listener`), the other from
-follow-ups alone (`FollowupLearner`). From the folder of this repository:
+Two assistants learn from simulators of people, and are then tested with the people themselves.
+`Listener` learns from reactions to its recommendations, `FollowupLearner` from follow-ups alone. A
+scene holds a person's answers to every possible message of a task, whoever plays the person. From
+the folder of this repository:
 
     python -m humanlm.experiment --config configs/experiments/loop.yaml
 """
@@ -40,7 +40,7 @@ from humanlm.worlds.states import AXES, OPPOSED, VALUES
 
 
 class MistakenPeople:
-    "People of the world, a share of whose states is replaced by chance"
+    "People of the world with a share of random states"
 
     def __init__(self, share: float, seed: int = 0):  # share: of the states
         self.share, self.seed, self.name = share, seed, f"mistaken-{100 * share:.0f}"
@@ -57,7 +57,7 @@ SILENCE = "..."
 
 
 class TaskScene(NamedTuple):
-    "One task, and all that can come of it with somebody in the person's place"
+    "One task with all answers and results for one player of the person"
 
     gym: str
     task: str
@@ -70,7 +70,7 @@ class TaskScene(NamedTuple):
 
 
 def _once(player: Any) -> Any:
-    "Ask somebody once for each thing that is put to a person; no usable answer is silence"
+    "Ask a player once for each message to a person; an unusable answer is silence"
     answers: dict[tuple[str, str], asyncio.Future] = {}
 
     async def answer(env, role, payload):
@@ -89,7 +89,7 @@ def _once(player: Any) -> Any:
 
 
 async def _scene(gym: Gym, task: Any, user: Any) -> TaskScene:
-    "Put everything to somebody that can be put to the person of a task"
+    "Ask a player for answers to all possible messages of a task"
 
     def content(pole):
         return (
@@ -135,7 +135,7 @@ PEOPLE_GYMS = {"advice": advice, "appeal": appeal}
 def scenes(
     gyms: Sequence[str], part: str, count: int, player: Any = None
 ) -> list[TaskScene]:  # part: train or test; count: of tasks of each gym
-    "Ask everything that could ever be asked in the tasks of a part"
+    "Make the scenes of all tasks of a part"
 
     async def all_of_them():
         user = _once(player)
@@ -157,7 +157,7 @@ _PRIOR, _MEMORY = 2, 100  # a guess counts as so many dialogues; older ones than
 
 
 class Listener:
-    "An assistant as a table: all that it may have heard → what each next thing is worth"
+    "An assistant as a table: the answers so far → the worth of each next message"
 
     def __init__(
         self, worth: Mapping[str, list[list[float]]] | None = None
@@ -165,7 +165,7 @@ class Listener:
         self.worth = dict(worth or {})
 
     def best(self, state: str, choices: int) -> tuple[int, float]:
-        "Give the best thing to do and its worth; in an unknown state a guess by that state"
+        "Return the best action and its worth; in a new state, a guess from this state"
         if state not in self.worth:
             return random.Random(state).randrange(len(POLES)), 1 / 3
         values = [value for _, value in self.worth[state][:choices]]
@@ -174,7 +174,7 @@ class Listener:
     def play(
         self, scene: TaskScene, choose: Callable[[str, int], int] | None = None
     ) -> tuple[list[tuple[str, int, int]], str]:
-        "Play a scene; give states with action and choices, and the value recommended"
+        "Play a scene; return states with action and choices, and the recommended value"
         heard, visited = {}, []
         while True:
             state = "|".join(
@@ -194,7 +194,7 @@ class Listener:
     def learn(
         self, some: Sequence[TaskScene], dialogues: int, seed: int, bins: int = 20
     ) -> list[dict[str, float]]:
-        "Train on scenes; what dialogues were paid on the way, and what was true"
+        "Train on scenes; return the rewards of the dialogues and the true rewards"
         rng, curve = random.Random(f"listener{seed}"), []
         for n in range(dialogues):
 
@@ -231,7 +231,7 @@ _FIRM = 2.0  # nats by which a firm word for a value moves its logit; a mild one
 
 
 def _heard_logits(scene: TaskScene, value: str) -> list[float]:  # value: that was spoken for
-    "Give how an answer moves the logits of who has heard it; nan: nothing was heard"
+    "Return how an answer changes the logits of an assistant; nan without an answer"
     if value not in scene.heard:
         return [math.nan] * len(POLES)
     reply_value, strength = scene.heard[value]
@@ -242,7 +242,7 @@ def _heard_logits(scene: TaskScene, value: str) -> list[float]:  # value: that w
 
 
 class FollowupLearner:
-    "An assistant that learns from follow-ups which phrase stands for what value (arXiv 2603.12273)"
+    "An assistant that learns the value of each phrase from follow-ups (arXiv 2603.12273)"
 
     def __init__(
         self, weights: Mapping[str, list[float]] | None = None
@@ -250,7 +250,7 @@ class FollowupLearner:
         self.weights = dict(weights or {})
 
     def best(self, scene: TaskScene) -> str:
-        "Give the value to speak for: what the persona seems to hold, or its opposite; else a guess"
+        "Return the value for the argument: a persona's likely value or its opposite, else a guess"
         logits = np.sum(
             [self.weights.get(phrase, [0.0] * len(POLES)) for phrase in scene.persona], 0
         )
@@ -268,7 +268,7 @@ class FollowupLearner:
         rate: float = 0.3,
         bins: int = 20,
     ) -> list[dict[str, float]]:
-        "Train on answers in scenes; give the true worth of recommendations on the way"
+        "Train on answers in scenes; return the true worth of the recommendations"
         import torch
 
         from humanlm.training.losses import token_signal
@@ -318,12 +318,12 @@ KNOWN = (PEOPLE, POLITE, *MISTAKEN)  # who need no model
 
 
 def _persons(settings: Settings) -> list[str]:  # settings: of a run
-    "Name all who play the person: those whose alignment is known, and the models of the run"
+    "Return all players of the person: those with a set alignment, and the models of the run"
     return [*KNOWN, UNTRAINED, "cold-start", *settings.run.methods]
 
 
 def _player(trial: Trial, person: str) -> Any:
-    "Give who plays the person in the gyms of a run; None: the world itself"
+    "Return the player of the person in the gyms of a run; None: the world itself"
     if person in MISTAKEN:
         return MistakenPeople(MISTAKEN[person], trial.seed)
     if person in (PEOPLE, POLITE):
@@ -339,7 +339,7 @@ def _met(
     player: str,  # who played in the training of both
     everybody: Mapping[str, Sequence[TaskScene]],  # name → scenes of the test
 ) -> list[Measurement]:
-    "Let assistants meet everybody, task by task"
+    "Test assistants with every player, task by task"
 
     def values(i):
         played = {who: (some[i], *listener.play(some[i])) for who, some in everybody.items()}
@@ -378,18 +378,18 @@ def _met(
 
 @dataclass(frozen=True)
 class _LoopConfig:
-    "How assistants train with simulators, and meet the people"
+    "How assistants are trained with simulators and tested with people"
 
     gyms: list[str] = field(default_factory=lambda: ["advice", "appeal"])
-    """Gyms whose person lives in the synthetic world."""
+    """Gyms with a person of the synthetic world."""
     tasks: int = 60
     """Tasks of each gym for training."""
     test_n: int = 60
     """Held-out tasks of each gym."""
     dialogues: int = 100_000
-    """Dialogues in which an assistant that listens learns, a multiple of 20."""
+    """Dialogues in the training of `Listener`, a multiple of 20."""
     updates: int = 1500
-    """Updates of one that learns from follow-ups, 16 exchanges each; a multiple of 20."""
+    """Updates of `FollowupLearner` with 16 exchanges each, a multiple of 20."""
 
     def __post_init__(self):
         require(
@@ -410,7 +410,7 @@ class _LoopConfig:
 
 
 class _LoopRecipe(HumanLM):
-    "Train simulators, and assistants with them"
+    "Train simulators, and then assistants with these simulators"
 
     groups: Mapping[str, type] = {**HumanLM.groups, "loop": _LoopConfig}
     study = "experiments.loop:_LoopStudy"
@@ -430,7 +430,7 @@ recipe = _LoopRecipe()
 
 
 def _kept_scenes(trial: Trial, person: str, part: str) -> list[TaskScene]:
-    "Give the scenes of a part with somebody in the person's place; asked once and kept"
+    "Return the scenes of a part for one player; made once and saved"
     loop, path = trial.settings.loop, trial.folder / "scenes" / f"{person}-{part}.jsonl"
     if not path.exists():
         write_jsonl(
@@ -451,7 +451,7 @@ def _kept_scenes(trial: Trial, person: str, part: str) -> list[TaskScene]:
 def _kept_assistants(
     trial: Trial, person: str
 ) -> tuple[Listener, FollowupLearner, list[dict], list[dict]]:
-    "Train both assistants with somebody, once; and how their training went"
+    "Train both assistants with a player once; return also their learning curves"
     loop, places = (
         trial.settings.loop,
         [trial.folder / "assistants" / f"{person}{ending}.json" for ending in ("", "-followups")],
@@ -488,7 +488,7 @@ ALIGNMENTS = {
 
 
 def _mean(table: Table, metric: str, level: str | None = None) -> float:
-    "Average a metric over rows, then levels; nan where it was not measured"
+    "Average a metric over rows, then levels; nan without a measurement"
     parts = [
         known_mean(values)
         for part, values in table.get(metric, {}).items()
@@ -498,7 +498,7 @@ def _mean(table: Table, metric: str, level: str | None = None) -> float:
 
 
 def _known_tables(settings: Settings) -> dict[str, Table]:  # settings: of a run
-    "Judge the states and replies of those who need no model on the held-out rows"
+    "Judge held-out states and replies of the players without a model"
     s, data = settings, load_data(settings)
     world: Any = data.world
     rows, oracle = data.split("test"), make_judge(s.test_judge, world, s.hierarchy.load())
@@ -532,7 +532,7 @@ def _known_tables(settings: Settings) -> dict[str, Table]:  # settings: of a run
 def _alignment(
     trial: Trial, person: str, tables: Mapping[str, Table]
 ) -> dict[str, float]:  # tables: of those who need no model; → by the names of `ALIGNMENTS`
-    "Say how well whoever plays the person gives states and replies of people"
+    "Return how well a player matches states and replies of people"
     table = (
         tables[person]
         if person in tables
@@ -545,7 +545,7 @@ OUTCOMES = ("score", "promised", "gap", "sdpo score")
 
 
 class _Correlation(NamedTuple):
-    "How an alignment goes with what became of assistants"
+    "The correlation of an alignment with the results of assistants"
 
     among: str  # whom: all, trained (simulators alone)
     alignment: str  # a key of `ALIGNMENTS`
@@ -560,7 +560,7 @@ class _Correlation(NamedTuple):
 def _correlations(
     points: Sequence[Mapping[str, Any]], among: str, outcome: str = "score", resamples: int = 2000
 ) -> list[_Correlation]:  # points: person, seed, alignments, outcome
-    "Correlate alignments with an outcome, with 95 % intervals over simulators and seeds"
+    "Correlate alignments with a result, with 95 % intervals over simulators and seeds"
     who, seeds = ([p[name] for p in points] for name in ("person", "seed"))
     draws = Bootstrap(who, 0, resamples), Bootstrap(seeds, 1, resamples)
     weights, rows = np.prod([draw.counts[:, draw.index] for draw in draws], 0).astype(float), []
@@ -585,10 +585,10 @@ def _correlations(
 
 
 class _LoopStudy(Study):
-    "Assistants that train with everybody in a run, and meet everybody"
+    "A study whose assistants train with one player and are tested with all players"
 
     def after(self, trial: Trial) -> None:
-        "Ask everybody for scenes, and train assistants on them"
+        "Make scenes with every player, and train assistants on them"
         for person in _persons(trial.settings):
             _kept_assistants(trial, person)
         for person in _persons(trial.settings):
@@ -605,7 +605,7 @@ class _LoopStudy(Study):
 
 
 def _loop_findings(trials: Sequence[Trial], everybody: Sequence[str]) -> dict[str, Any]:
-    "Say what became of assistants, how well simulators were aligned, and how both correlate"
+    "Return the results of assistants, the alignment of simulators, and their correlation"
     met: dict[str, list[Table]] = {person: [] for person in everybody}
     points, learning, heard = [], [], []
     for trial in trials:

@@ -1,19 +1,19 @@
-"""A reward for sounding human: pay replies that a detector does not tell from the real one.
+"""A reward for human style: reward replies that a detector cannot tell from the real reply.
 
-Whoever can tell simulated replies from real ones can also pay for those that pass. The reward is
-pairwise: next to the real reply to the same message, how sure is the detector that the candidate
-is the simulated one? A detector that cannot tell pays 1, one that is sure pays 0. Each row has a
-detector of its own, trained on replies of other people in other discussions, real ones no later
-than the row's and simulated ones of earlier steps; it sees the form of a text, none of its words.
-Published work says at which price: likeness of style trades against meaning (Computational Turing
-test, arXiv 2511.04195).
+The detector compares a candidate with the real reply to the same message, and returns the
+probability that the candidate is simulated. The reward is 1 if the detector cannot tell, and 0 if
+it is sure. Each row has its own detector, which reads the form of a text and not its words. It is
+trained on replies of other people in other discussions: real replies no later than the row's, and
+simulated replies of earlier steps. Published work finds that a more human style costs meaning
+(Computational Turing test, arXiv 2511.04195).
 
     humanlm train --config humanlm-mini --reward.extra experiments.manner:Manner
 
-results/manner.json, of a tiny model of the synthetic world (three seeds, 40,000 generated tokens
-each): states -0.02 (-0.05 to 0.01), replies +0.01 (-0.04 to 0.06), states that can be read from
-replies +0.06 (0.01 to 0.10). It bought no likeness: words tell both from people at an AUC of 0.99
-or more in every seed, form at 0.82, 0.78, 0.89 without and 0.87, 0.88, 0.86 with the reward.
+results/manner.json shows the effect on a tiny model of the synthetic world, with three seeds of
+40,000 generated tokens each: states -0.02 (-0.05 to 0.01), replies +0.01 (-0.04 to 0.06), states
+that can be read from replies +0.06 (0.01 to 0.10). The style did not become more human. In every
+seed, a detector that reads words has an AUC of 0.99 or more with and without the reward. A detector
+that reads form has 0.82, 0.78, 0.89 without and 0.87, 0.88, 0.86 with the reward.
 """
 
 import json
@@ -32,7 +32,7 @@ LEAST = 20  # simulated replies without which nothing can be told
 
 
 class Manner:
-    "Pay replies that a detector, trained on replies of earlier steps, takes for real ones"
+    "Reward replies that a detector, trained on replies of earlier steps, takes for real"
 
     file = "manner.json"
 
@@ -48,7 +48,7 @@ class Manner:
     def __call__(
         self, trajectories: Sequence[Trajectory]
     ) -> list[float]:  # in [0, 1]; 0 where there is no reply
-        "Pay a batch"
+        "Return the rewards of a batch"
         by_example: dict[str, list[int]] = {}
         for i, t in enumerate(trajectories):
             if _reply(t):
@@ -81,7 +81,7 @@ class Manner:
         ]
 
     def note(self, trajectories: Sequence[Trajectory]) -> list[list[str]]:
-        "Pick the replies of a step that are the model's own"
+        "Save the model's replies of a step"
         return [
             [t.example_id, text]
             for t in trajectories
@@ -89,7 +89,7 @@ class Manner:
         ]
 
     def learn(self, notes: Sequence[list[str]]) -> dict[str, float]:
-        "Keep the latest replies"
+        "Add the replies of a step, and drop the oldest"
         self.replies = [*self.replies, *notes][-self.most :]
         return {"manner/replies": float(len(self.replies))}
 
@@ -105,7 +105,7 @@ def _reply(t: Trajectory) -> str:
 
 
 def _may_teach(other: Example, e: Example) -> bool:
-    "Whether a detector that is asked about one reply may have seen another"
+    "Return whether the detector of one reply may train on another reply"
     return (
         other.user_id != e.user_id and other.context_id != e.context_id and other.order <= e.order
     )

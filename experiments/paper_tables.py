@@ -1,4 +1,4 @@
-"""Results in the shape of HumanLM's tables: response alignment by data set, then states in replies.
+"""Results in the form of HumanLM's tables: response alignment by data set, then states in replies.
 
 python experiments/paper_tables.py FOLDER ...        finished runs or comparisons
 """
@@ -18,7 +18,7 @@ from humanlm.evaluation.measured import ALL, load_results
 def paper_tables(
     folders: Sequence[str],  # finished runs or comparisons, one per data set
 ) -> str:  # markdown
-    "Show results in the shape of the published tables"
+    "Print results in the form of the published tables"
     means = defaultdict(dict)  # title → model → column → mean
     for folder in map(Path, folders):
         if not (folder / "results.json").is_file():

@@ -1,8 +1,8 @@
-"""States and thoughts on real people: bits of what they really said. Behind results/people.json.
+"""States and thoughts on real people, in bits of their replies. Behind results/people.json.
 
-Nobody knows the true states of real people, so an arm is measured by the bits of their replies, by
-how well a detector tells its replies from theirs, and shown in one chat. From the folder of this
-repository, for two to three days on two cores:
+The true states of real people are unknown. So each model is measured by the bits of the real
+replies and by a detector that separates its replies from real ones. One chat is shown too. From the
+folder of this repository, for two to three days on two cores:
 
     make people
 """
@@ -22,7 +22,7 @@ from humanlm.training.experiment import Trial
 
 
 def _with_bits(trial: Trial, name: str) -> Table:
-    "Read what was measured of a model of a run, and its bits"
+    "Read the measurements of a model of a run, and its bits"
     bits = trial.folder / f"bits-{trial.settings.eval.bits}"
     files = [trial.measured(name), bits / f"{name}.jsonl"]
     tables = [score_table(load_measured(file)) for file in files if file.is_file()]
@@ -30,7 +30,7 @@ def _with_bits(trial: Trial, name: str) -> Table:
 
 
 def _outcome_of(trial: Trial) -> dict[str, Any]:
-    "Say how well a detector tells replies from those of people, how long all took, and one chat"
+    "Return how well a detector separates replies from real ones, the time, and one chat"
     stored, record = load_results(trial.folder / "results.json"), read_record(trial.folder)
     return {
         "variant": trial.variant,
@@ -45,7 +45,7 @@ def _outcome_of(trial: Trial) -> dict[str, Any]:
 
 
 class PeopleStudy(AlignmentStudy):
-    "Compare bits, the untrained model among the arms"
+    "Compare bits, with the untrained model among the arms"
 
     def models(self, s: Settings) -> list[str]:
         return ["base", *super().models(s)]
@@ -58,13 +58,13 @@ class PeopleStudy(AlignmentStudy):
         return {NGRAM: _with_bits(trial, NGRAM)}
 
     def complete(self, trials: Sequence[Trial], found: Arms) -> dict[str, Any]:
-        "Add where the data come from, and each run's detector and chat"
+        "Add the source of the data, and the detector and chat of each run"
         note = super().complete(trials, found)["note"]
         return {"note": note, "runs": [_outcome_of(trial) for trial in trials]}
 
 
 class PeopleRecipe(HumanLM):
-    "HumanLM, compared in bits"
+    "The recipe HumanLM, compared in bits"
 
     study = "experiments.people:PeopleStudy"
     bits = staticmethod(with_thoughts)

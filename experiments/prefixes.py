@@ -1,9 +1,10 @@
-"""One level after the best states so far: the released code's `separate_generation`.
+"""Prefix chaining, `separate_generation` in the released code: one level after the best states.
 
-A prompt asks for all levels, the best states that were written before stand there already, and one
-level is written and rewarded. A state is built on once its score reaches the `threshold` of its
-level; a better or newer one takes its place. Behind configs/paper/prefix-chaining.yaml and
-results/transfer-controls.json. From the folder of this repository:
+The prompt asks for all levels. The best states of earlier steps already stand in the answer, and
+the model writes one more level, which is rewarded. A state can become such a prefix if its score
+reaches the `threshold` of its level. A better or newer state replaces it. Behind
+configs/paper/prefix-chaining.yaml and results/transfer-controls.json. From the folder of this
+repository:
 
     python -m humanlm.train --config configs/paper/prefix-chaining.yaml --data.path FOLDER
 """
@@ -24,7 +25,7 @@ from humanlm.hierarchy.prompts import HierarchyConfig, joint_row, target, token_
 
 
 class Entry(NamedTuple):
-    "A state worth building on"
+    "A state that can be a prefix"
 
     level: str
     example: str  # its id
@@ -35,7 +36,7 @@ class Entry(NamedTuple):
 
 
 class PrefixMap:
-    "The memory of prefix chaining: asks after the best prefixes, and remembers what scored well"
+    "The memory of prefix chaining: the best prefixes for prompts, and states with good scores"
 
     file = "prefixes.json"
 
@@ -51,7 +52,7 @@ class PrefixMap:
         self.prefixes, self.moved = {}, 0.0  # of the rows of this step; share that was exchanged
 
     def offer(self, entry: Entry) -> bool:
-        "Take an entry if it is good enough and beats the one before it; whether it was taken"
+        "Add an entry if it is good enough and beats the earlier one; return whether it was added"
         least, key = self.hierarchy[entry.level].threshold, (entry.level, entry.example)
         if least is None or not entry.field.strip() or not entry.reward >= least:  # nan is neither
             return False
@@ -67,7 +68,7 @@ class PrefixMap:
         example: str,  # whose turn it is
         taken: Container[tuple[str, str]] = (),  # (level, example) of this step so far
     ) -> tuple[str, str, tuple]:  # and (level, text) of the levels before
-        "Find a level and an example that can be asked"
+        "Choose a level, and an example with a prefix for it"
         at = self.hierarchy.index_of(level)
         if at == 0:
             return level, example, ()
@@ -79,7 +80,7 @@ class PrefixMap:
         return self.choose(before, example, taken)
 
     def prepare(self, rows: Sequence[dict]) -> list[dict]:
-        "Put into each row what stands before it, or take another row; equal rows stay equal"
+        "Add the prefix to each row, or take another row; equal rows stay equal"
         self.prefixes, chosen = {}, {}
         for row in {row["row_id"]: row for row in rows}.values():
             level, example, prefix = self.choose(row["level"], row["example_id"], self.prefixes)
@@ -91,7 +92,7 @@ class PrefixMap:
         return [chosen[row["row_id"]] for row in rows]
 
     def note(self, trajectories: Sequence[Trajectory]) -> list[Entry]:
-        "Make an entry of every trajectory that was scored"
+        "Make an entry of every scored trajectory"
         entries = []
         for t in trajectories:
             if score := t.scores.get(t.level):
@@ -101,7 +102,7 @@ class PrefixMap:
         return entries
 
     def learn(self, notes: Sequence[Entry]) -> dict[str, float]:
-        "Offer entries to the map; its size by level, and the share of rows that were exchanged"
+        "Offer entries to the map; return its size by level and the share of replaced rows"
         for entry in notes:
             self.offer(entry)
         levels = [level for level, _ in self.entries]
@@ -113,13 +114,13 @@ class PrefixMap:
         return atomic_write(path, to_json([list(entry) for entry in self.entries.values()]))
 
     def load(self, path: str | Path) -> None:  # a file that `save` wrote
-        "Replace all entries by those of a file"
+        "Read all entries from a file"
         entries = [Entry(*row) for row in json.loads(Path(path).read_text("utf-8"))]
         self.entries = {(entry.level, entry.example): entry for entry in entries}
 
 
 def next_row(example: Example, config: HierarchyConfig, level: str) -> dict:
-    "Ask for all levels in the prompt, but write one: the levels before it will stand there already"
+    "Ask for all levels in the prompt, but write one after the earlier levels"
     d, silent = config.load()[level], replace(config, thinking="off")
     row, thinking = joint_row(example, config, level), config.thinks(config.load().names[-1])
     return row | {
@@ -133,7 +134,7 @@ MODES["prefix-chaining"] = Mode("up to", row=next_row, memory=PrefixMap)
 
 
 class PrefixRecipe(HumanLM):
-    "HumanLM, with the mode prefix-chaining"
+    "The recipe HumanLM with the mode prefix-chaining"
 
 
 recipe = PrefixRecipe()

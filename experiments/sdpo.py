@@ -1,4 +1,4 @@
-"""Tastes, teachers and controls from one cold start: the experiments behind results/sdpo*.json.
+"""Tastes, teachers and controls with one cold start: the experiments behind results/sdpo*.json.
 
 From the folder of this repository:
 
@@ -34,26 +34,26 @@ from humanlm.worlds.requests import all_requests, draw_traits, write_reply
 
 
 class SDPOStudy(Study):
-    "Models of one seed share the lessons; each is compared with the start"
+    "A study whose models share the lessons of a seed and are compared with the start"
 
     against = ("cold-start",)
 
     def models(self, s: Settings) -> list[str]:
-        "Name the models that are compared, without an untrained one where there are lessons"
+        "Return the names of the compared models; with lessons, without the untrained one"
         return [name for name in super().models(s) if name != "base" or not sdpo.teaches(s)]
 
     def shared(self, s: Settings) -> dict[str, str]:
-        "Name the models before any follow-up, with all that they depend on"
+        "Return the models before any follow-up, with all their settings"
         depends = to_json([s.model, s.sft, s.prompts.train, s.run.seed])
         return dict.fromkeys(["base", "cold-start"], depends) if sdpo.teaches(s) else {}
 
     def pairs(self, s: Settings, against: Sequence[str]) -> list[tuple[str, str]]:
-        "Compare with the start, and each phase with the one before"
+        "Return pairs: each model with the start, each phase with the one before"
         phases = [name for name in self.models(s) if name.startswith("online")]
         return [*super().pairs(s, against), *zip(phases[1:], phases)]
 
     def complete(self, trials: Sequence[Trial], arms: Arms) -> dict[str, Any]:
-        "Add what each seed moved by itself, and how users fared on the way"
+        "Add the change in each seed, and the preference of users during training"
         pairs = {
             (trial.arm(name), trial.arm("cold-start")): None
             for trial in trials
@@ -68,7 +68,7 @@ class SDPOStudy(Study):
 
 
 def preference_curves(trials: Sequence[Trial], points: int = 30) -> list[dict]:
-    "Give the preference of the replies in training, stage by stage, in `points` means"
+    "Return the preference for the replies of each stage as means at `points` points"
     curves = []
     for trial in trials:
         log = grown_rows(trial.folder / "metrics.jsonl")
@@ -81,7 +81,7 @@ def preference_curves(trials: Sequence[Trial], points: int = 30) -> list[dict]:
 
 
 def toy_logs(count: int, seed: int, user: UserConfig) -> list[Interaction]:
-    "Make logs: replies with any traits, and what the user says to them"
+    "Make logs: replies with random traits, and the user's follow-ups"
     rng, (train, _) = random.Random(f"logs{seed}"), all_requests()
     requests = [rng.choice(train) for _ in range(count)]
     exchanges = [
@@ -110,7 +110,7 @@ MORE = 512  # tokens that a prompt may have beyond the longest, where it says wh
 def told_row(
     s: Settings, messages: Sequence[dict], taste: str, number: int, tokenizer: Any
 ) -> dict:
-    "Ask a model that is told what is wanted: in its system message, a tiny one as in its lessons"
+    "Return a prompt that names the wanted trait: in the system message, or as in the lessons"
     shown = _with_style(messages, taste)
     if s.prompts.train == TOY and taste in TASTES:
         complaints = TASTES[taste].complaints
@@ -121,7 +121,7 @@ def told_row(
 
 
 def told_replies(run: Any, start: str, rows: Sequence[dict], taste: str) -> list[str]:
-    "Give the replies of the start that is told what is wanted; made once"
+    "Return replies of the start to prompts that name the wanted trait; made once"
 
     def make():
         return [{"text": completion.text} for completion in run.answers(start, rows)]
@@ -131,7 +131,7 @@ def told_replies(run: Any, start: str, rows: Sequence[dict], taste: str) -> list
 
 
 def together(rows: Sequence[Measurement]) -> Measurement:
-    "Join what was measured of one prompt, asked once for each taste; lengths and contents as means"
+    "Join the measurements of one prompt over tastes; lengths and contents are means"
     tables = score_table(rows)
     return rows[0]._replace(
         values={
@@ -142,18 +142,18 @@ def together(rows: Sequence[Measurement]) -> Measurement:
 
 
 class StudiedSDPO(type(sdpo)):
-    "SDPO, as these experiments run it: with made-up logs, and a start that is told what is wanted"
+    "The recipe SDPO with made-up logs, and a start whose prompts name the wanted trait"
 
     study = "experiments.sdpo:SDPOStudy"
 
     def load(self, s: Settings, **more: Any) -> Any:
-        "Read prompts or logs; made-up ones for the method offline"
+        "Read prompts or logs; the method offline gets made-up logs"
         if s.prompts.train == TOY and "offline" in s.run.methods:
             more["logged"] = toy_logs(s.prompts.train_n or 2000, s.run.seed, s.user)
         return super().load(s, **more)
 
     def references(self, run: Any) -> dict[str, list[Measurement]]:
-        "Measure the start where it is told what is wanted: what training can hope to reach"
+        "Measure the start with the wanted trait in the prompt, as a goal for training"
         s = run.settings
         start = "cold-start" if self.teaches(s) else "base"
         tokenizer, each = run.load(start)[1], []

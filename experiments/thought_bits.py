@@ -1,7 +1,7 @@
-"""What states and thoughts before a reply are worth in bits of the real reply.
+"""The gain in bits of the real reply from states and thoughts before the reply.
 
-Behind results/bits.json and results/people.json: recipes that take `with_thoughts` as `bits`
-measure, beside bits with each persona, what a model's own states or thoughts save.
+Behind results/bits.json and results/people.json. Recipes that take `with_thoughts` as `bits`
+measure bits with each persona, and also the bits that a model's own states or thoughts save.
 """
 
 import random
@@ -34,17 +34,17 @@ DRAWS = 8  # thoughts of a model about a row, of which the mixture is made
 
 @dataclass(frozen=True)
 class ComposedConfig:
-    "Who answers the states before composed replies"
+    "The model that writes the states before composed replies"
 
     states_from: str | None = None
-    """Model that answers them: one of the run, another run, a folder, or a name of the Hub. null:
-    the model itself. With it, training asks for replies only."""
+    """Model that writes the states: one of the run, another run, a folder, or a name of the Hub.
+    null: the model itself. With another model, training asks for replies only."""
 
 
 def state_source(
     s: Settings,  # of a run, with the groups run and rollout, and perhaps composed
 ) -> StateSource | None:  # None: the policy itself
-    "Load the model that answers the states of composed replies, with the likeliest tokens"
+    "Load the model that writes the states of composed replies, with the likeliest tokens"
     name = s.groups["composed"].states_from if "composed" in s.groups else None
     if not (s.rollout.compose and name):
         return None
@@ -63,7 +63,7 @@ def thought_bits(
     seed: int = 0,  # of rows and thoughts that are drawn
     batch: int = 150,  # thoughts written together
 ) -> list[dict[str, float]]:  # metric → bits a byte; one per example
-    "Measure what thoughts save: single ones on average, and their mixture, one's own and another's"
+    "Measure the bits that thoughts save: mean and mixture, own thoughts and another person's"
     thoughts, measured = _thoughts(policy, examples, hierarchy, before, states, seed, batch), []
     for i in watched(len(examples), 1, "bits of thoughts"):
         e, j = examples[i], _other_row(examples, examples[i], seed)
@@ -75,7 +75,7 @@ def thought_bits(
 
 
 def with_thoughts(place: str, examples: Sequence[Example], settings: Settings) -> list[Measurement]:
-    "Measure bits as `model_bits` does, and what the states or thoughts of a model here save"
+    "Measure bits as `model_bits` does, and the bits that a model's states or thoughts save"
     s, measured = settings, model_bits(place, examples, settings)
     before = "thoughts" if s.hierarchy.thinks("response") else ""
     before = "states" if s.rollout.compose else before
@@ -88,7 +88,7 @@ def with_thoughts(place: str, examples: Sequence[Example], settings: Settings) -
 
 
 def _other_row(examples, e, seed):
-    "Draw the place of a row of somebody else in another discussion; None if there is none"
+    "Draw the index of a row of another person in another discussion; None if there is none"
     others = [
         i for i, o in enumerate(examples) if o.user_id != e.user_id and o.context_id != e.context_id
     ]
@@ -96,7 +96,7 @@ def _other_row(examples, e, seed):
 
 
 def _state_values(e: Example, plain: float, logps: Sequence[float]) -> dict[str, float]:
-    "Compare log p without a thought with log p after one's own thoughts and after another's"
+    "Compare log p without a thought, after own thoughts, and after another person's"
     [bare] = bits_per_byte(np.array([plain]), [e.reply])
     values = {}
     for of, name in ((logps[:DRAWS], ""), (logps[DRAWS:], "_other")):
@@ -107,7 +107,7 @@ def _state_values(e: Example, plain: float, logps: Sequence[float]) -> dict[str,
 
 
 def _thoughts(policy, examples, hierarchy, before, states, seed, batch) -> list[list[Mapping]]:
-    "Let a model think about each row several times; what cannot be read is left out"
+    "Write several thoughts for each row; unreadable thoughts are left out"
     write, config = (states.write, states.config) if states else (policy.generate, hierarchy)
     levels = config.load().states if before == "states" else ["response"]
     rows = [row for e in examples for row in make_rows([e], config, levels) * DRAWS]

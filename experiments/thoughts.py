@@ -1,10 +1,10 @@
-"""What do replies take from the thought before them? Behind results/state-alignment.json.
+"""How much does a reply use the thought before it? Behind results/state-alignment.json.
 
-Runs in the synthetic world are asked for more when they have finished. Models that think are given
-thoughts that they did not write: states drawn by dice, and the true states. And replies are
-composed after the states that a model, or another one, answered. Each is an arm of its own, with
-the states that its thoughts name (`thought_alignment`) and whether replies follow them
-(`follows_thought`). From the folder of this repository:
+Finished runs in the synthetic world answer further questions. Models that think get thoughts that
+they did not write: random states, and the true states. Other replies are composed after the states
+that this model or another one wrote. Each case is an arm with two scores: the states in its
+thoughts (`thought_alignment`), and how well replies follow these states (`follows_thought`). From
+the folder of this repository:
 
     python -m humanlm.experiment --config configs/experiments/state-alignment.yaml
 """
@@ -59,7 +59,7 @@ def _told(
     kind: str,  # truth or dice
     world: Any,  # a `SyntheticWorld`
 ) -> Callable:  # examples → example id → level → description, as a source of composed replies
-    "Make what answers with the true states of each example, or with states drawn by dice"
+    "Return a source of thoughts with the true states of each example, or random states"
     rng = random.Random("dice0")
 
     def thought(e):
@@ -74,7 +74,7 @@ def _told(
 
 
 def _thought_states(thought: str) -> dict[str, str]:  # level → description
-    "Read the states named in a thought"
+    "Read the states in a thought"
     return {level: text for level, text in states_in(thought).items() if level in TRACE}
 
 
@@ -82,7 +82,7 @@ def _follows(
     thought: str,
     reply: str,
 ) -> dict[str, float]:  # level → 1 same state, 0 another; nan: one of them is silent
-    "Compare the states of a thought with those of a reply, by the oracle's reading"
+    "Compare the states of a thought with those that the oracle reads from a reply"
     expressed, states = read(reply).expressed(), _thought_states(thought)
 
     def same(level):
@@ -98,7 +98,7 @@ def _measures(
     judge: Judge,
     thought: str = "",  # where thoughts come from: own, dice or truth; empty: there are none
 ) -> Table:
-    "Collect everything that is measured about one arm and seed"
+    "Collect the measurements of one arm and seed"
     status = [e.scores["response_alignment"]["response"].status for e in evaluations]
     table = score_table(measured(evaluations, examples)) | {
         "format": {"response": [float(s not in ("bad format", "empty")) for s in status]},
@@ -119,7 +119,7 @@ def _measures(
 def _thinkers(
     settings: Settings,
 ) -> dict[str, str]:  # settings: of a run; → name of the arm → name of the model
-    "List the models that can think before they reply; the cold start too if any method can"
+    "List the models that think before they reply; with a thinking method, also the cold start"
     if not cold_start_hierarchy(settings).thinks("response"):
         return {}
     methods = settings.run.methods
@@ -128,7 +128,7 @@ def _thinkers(
 
 
 def _aligned(settings: Settings) -> list[str]:
-    "Name the methods that are trained on states as states"
+    "Return the methods that train states at their own level"
     return [name for name in settings.run.methods if MODES[name].asks == "each"]
 
 
@@ -137,7 +137,7 @@ def _composers(
 ) -> dict[
     str, tuple[str, str | None]
 ]:  # arm → model that replies, model that answers the states (None: the same)
-    "List the arms whose replies are composed although their model was trained otherwise"
+    "List the arms with composed replies of models that were trained without them"
     if not (think := _thinkers(settings)):
         return {}
     aligned = _aligned(settings)
@@ -150,7 +150,7 @@ def _composers(
 
 
 class _FollowUp(NamedTuple):
-    "What a model of a finished run is asked besides"
+    "A further question to a model of a finished run"
 
     arm: str
     kind: str  # dice, truth, own, composed or validation
@@ -162,12 +162,12 @@ class _FollowUp(NamedTuple):
 
 
 def _told_file(folder: Path, arm: str, kind: str) -> Path:
-    "Return where answers are kept, see `_FollowUp`"
+    "Return the file of the answers, see `_FollowUp`"
     return folder / "told" / f"{arm}-{kind}.jsonl"
 
 
 def _candidates(settings: Settings) -> list[str]:
-    "Name the arms whose replies come after states that were trained as states: what is chosen from"
+    "Return the arms with replies after states trained at their own level, to choose from"
     aligned = _aligned(settings)
     composed = [name if MODES[name].composed else f"{name} (composed)" for name in aligned]
     return composed + [f"cold-start (states of {name})" for name in aligned]
@@ -177,7 +177,7 @@ VALIDATION = "test_seen"  # the split on which arms are chosen: held-out posts t
 
 
 def _follow_ups(s: Settings) -> list[_FollowUp]:
-    "List what models are asked besides, where truth is known: told thoughts, composed replies"
+    "List the further questions, where true states are known: set thoughts, composed replies"
     think = _thinkers(s) if s.data.source == "miniworld" else {}
     if not think:
         return []
@@ -206,7 +206,7 @@ def _follow_ups(s: Settings) -> list[_FollowUp]:
 
 
 def _ask(trial: Trial) -> None:  # trial: a finished run
-    "Ask it; done once and kept"
+    "Ask the further questions of a trial once, and save the answers"
     missing = [f for f in _follow_ups(trial.settings) if not f.path(trial).exists()]
     if not missing:
         return
@@ -226,7 +226,7 @@ def _ask(trial: Trial) -> None:  # trial: a finished run
 def _choice(
     trials: Sequence[Trial],
 ) -> dict[str, Any]:  # trials: finished; → empty where nothing composes
-    "Choose the arm whose composed replies are best on validation rows, as a mean over seeds"
+    "Choose the arm with the best composed replies on validation rows, as a mean over seeds"
     means: dict[str, list[float]] = {}
     for trial in trials:
         for name in _candidates(trial.settings):
@@ -251,7 +251,7 @@ def _against(
     trial: Trial,  # finished
     arm: str,  # that was chosen
 ) -> list[dict]:  # differences of response alignment on test rows, with intervals over contexts
-    "Compare the chosen arm with the composed cold start and with every method"
+    "Return pairs of the chosen arm with the composed cold start and with every method"
     texts = {trial.arm(name): measured(evaluations) for name, evaluations, _ in _arm_texts(trial)}
     others = map(trial.arm, ("cold-start (composed)", *trial.settings.run.methods))
     rows = []
@@ -267,7 +267,7 @@ TOLD = {"own": "", "dice": " (told dice)", "truth": " (told the truth)"}
 
 
 class _ArmTexts(NamedTuple):
-    "What one arm of one run said about the held-out examples"
+    "The texts of one arm of a run for the held-out examples"
 
     arm: str
     evaluations: list[Evaluation]
@@ -275,7 +275,7 @@ class _ArmTexts(NamedTuple):
 
 
 def _arm_texts(trial: Trial) -> Iterator[_ArmTexts]:
-    "Read what the models of a finished run said"
+    "Read the texts of the models of a finished run"
     think = _thinkers(trial.settings)
     for model in ("cold-start", *trial.settings.run.methods):
         path = trial.folder / "evaluations" / f"{model}.jsonl"
@@ -288,7 +288,7 @@ def _arm_texts(trial: Trial) -> Iterator[_ArmTexts]:
 
 
 class ThoughtStudy(AlignmentStudy):
-    "Add given thoughts and composed replies"
+    "A study with set thoughts and composed replies as further arms"
 
     def after(self, trial: Trial) -> None:
         _ask(trial)
@@ -304,7 +304,7 @@ class ThoughtStudy(AlignmentStudy):
             yield arm, _measures(evaluations, rows, judge, thought)
 
     def references(self, trial: Trial) -> dict[str, Table]:
-        "Measure chance, the constant answer and the ceiling of a synthetic world"
+        "Measure chance, the constant answer and the ceiling of the synthetic world"
         s, data = trial.settings, load_data(trial.settings)
         judge, rows = make_judge(s.test_judge, data.world), data.split("test")
         by_name = {
@@ -314,7 +314,7 @@ class ThoughtStudy(AlignmentStudy):
         return {name: _measures(evaluations, rows, judge) for name, evaluations in by_name.items()}
 
     def pairs(self, s: Settings, against: Sequence[str]) -> list[tuple[str, str]]:
-        "Compare thinkers with the thinking cold start and themselves told the truth"
+        "Return pairs: thinking models with the thinking cold start and with true thoughts"
         think, cold, methods = _thinkers(s), "cold-start (composed)", s.run.methods
         composed = [name for name in methods if MODES[name].composed]
         pairs = super().pairs(s, against)
@@ -326,12 +326,12 @@ class ThoughtStudy(AlignmentStudy):
         return pairs + [(a, b) for a in chosen for b in against if b in methods]
 
     def complete(self, trials: Sequence[Trial], found: Arms) -> dict[str, Any]:
-        "Add which arm is chosen"
+        "Add the chosen arm"
         return super().complete(trials, found) | {"choice": _choice(trials)}
 
 
 class ThoughtRecipe(HumanLM):
-    "HumanLM, whose finished runs are asked for more"
+    "The recipe HumanLM with further questions to finished runs"
 
     groups = HumanLM.groups | {"composed": ComposedConfig}
     study = "experiments.thoughts:ThoughtStudy"
@@ -341,7 +341,7 @@ class ThoughtRecipe(HumanLM):
         return state_source(s)
 
     def rows(self, s: Settings, name: str, examples: Sequence[Example]) -> list[dict]:
-        "With the states of another model, only reading them is learned"
+        "Return the rows; with another model's states, train only composed replies"
         rows = HumanLM.rows(s, name, examples)
         alone = MODES[name].composed and s.composed.states_from
         return [row for row in rows if row["level"] == "response"] if alone else rows

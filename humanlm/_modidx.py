@@ -4563,7 +4563,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                   'humanlm.tom.runs._SetConfig': ('tom/runs.html#_setconfig', 'humanlm/tom/runs.py'),
                                   'humanlm.tom.runs._SolverConfig': ('tom/runs.html#_solverconfig', 'humanlm/tom/runs.py'),
                                   'humanlm.tom.runs._TomConfig': ('tom/runs.html#_tomconfig', 'humanlm/tom/runs.py'),
-                                  'humanlm.tom.runs._TomConfig.ways': ('tom/runs.html#_tomconfig.ways', 'humanlm/tom/runs.py'),
+                                  'humanlm.tom.runs._TomConfig.modes': ('tom/runs.html#_tomconfig.modes', 'humanlm/tom/runs.py'),
                                   'humanlm.tom.runs._TomRun': ('tom/runs.html#_tomrun', 'humanlm/tom/runs.py'),
                                   'humanlm.tom.runs._TomRun.__post_init__': ('tom/runs.html#_tomrun.__post_init__', 'humanlm/tom/runs.py'),
                                   'humanlm.tom.runs._TomRun.answer': ('tom/runs.html#_tomrun.answer', 'humanlm/tom/runs.py'),

@@ -1,4 +1,4 @@
-"""HumanLM: models that align with a person's states, then with the reply.
+"""HumanLM: align a model with a person's states and replies.
 
 Start with `nbs/30_grpo.ipynb`."""
 from typing import TYPE_CHECKING

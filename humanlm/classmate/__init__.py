@@ -1,7 +1,8 @@
-"""Classmate chain of thought: reasoning is paid for when another model can answer with it.
+"""Classmate chain of thought: reward reasoning that leads another model to the right answer.
 
-In: tasks with verifiers, classmates, monitors. Out: a trained model and how far its reasoning can be
-followed. Programs of models run in a sandbox. Start with `nbs/50_classmate.ipynb`."""
+Input: tasks with verifiers, classmates and monitors. Output: a trained model, and a measure of how
+well others can follow its reasoning. A sandbox runs the programs that models write. Start with
+`nbs/50_classmate.ipynb`."""
 
 from typing import TYPE_CHECKING
 

@@ -1,6 +1,6 @@
-"""Ask a chat model by its name: requests and replies, limits, money, a cache.
+"""Ask a chat model by its name: requests, replies, limits, costs and a cache.
 
-Nothing of a provider is imported before its first question."""
+The package of a provider is imported with its first question."""
 from typing import TYPE_CHECKING
 
 from ..core.plugins import lazy_names

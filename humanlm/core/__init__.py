@@ -1,6 +1,6 @@
-"""What every room needs: errors, files, settings, runs, commands, statistics.
+"""The basis of every room: errors, files, settings, runs, commands and statistics.
 
-It knows nothing about people or models."""
+This room imports no other room."""
 # pyright: reportUnusedImport=false
 from typing import TYPE_CHECKING
 

@@ -130,7 +130,7 @@ def number_text(
     form: str = ".2f",  # as Python formats numbers
 ) -> str:
     "Return a number as text; a dash for None or nan"
-    return "–" if x is None or math.isnan(x) else f"{x:{form}}"
+    return "–" if x is None or math.isnan(x) else f"{x + 0:{form}}"  # + 0: no minus zero
 
 
 def range_text(low: float | None, high: float | None, form: str = ".2f") -> str:

@@ -1,8 +1,8 @@
-"""People and what they wrote, read from any form and made into training sets.
+"""People and their messages: read files of many formats, and make training sets.
 
 Input: mailboxes, exported chats, published files and tables of messages. Output: `Example`s with
-personas, split by person, discussion or time, and rows for other trainers. Rows that cannot be used
-are counted, and no persona contains the reply to predict. Start with `nbs/00_data.ipynb`."""
+personas, split by person, discussion or time, and rows for other trainers. Unusable rows are
+counted. No persona contains the reply to predict. Start with `nbs/00_data.ipynb`."""
 
 from typing import TYPE_CHECKING
 

@@ -1,6 +1,6 @@
-"""The same methods on many machines: the steps of a recipe taken by verl, on Ray.
+"""Training on many machines: verl runs the steps of a recipe on Ray.
 
-`--run.engine verl` asks for it; start with `nbs/75_engines.ipynb`."""
+`--run.engine verl` chooses this engine. Start with `nbs/75_engines.ipynb`."""
 from typing import TYPE_CHECKING
 
 from ..core.plugins import lazy_names

@@ -1,6 +1,6 @@
-"""What was measured of each unit, results of any system with intervals, and how human texts are.
+"""Measurements of any system, results with intervals, and features of human texts.
 
-In: `Measurement`s and texts. Out: one results file, one comparison, one report, one viewer.
+Input: `Measurement`s and texts. Output: a results file, a comparison, a report and a viewer.
 Start with `nbs/90_eval.ipynb`."""
 
 from typing import TYPE_CHECKING

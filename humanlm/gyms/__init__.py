@@ -1,7 +1,7 @@
-"""Gyms: a simulated user, tools and a task, in which a model gets something done over several turns.
+"""Gyms: tasks in which a model talks to a simulated user or uses tools, over several turns.
 
-In: a policy and tasks. Out: episodes with rewards by turn, training and evaluation on them. A gym of
-your own is one class. Start with `nbs/70_gyms.ipynb`."""
+Input: a policy and tasks. Output: episodes with a reward for each turn, for training and evaluation.
+Your own gym is one class. Start with `nbs/70_gyms.ipynb`."""
 
 from typing import TYPE_CHECKING
 

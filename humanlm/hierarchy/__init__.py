@@ -1,4 +1,4 @@
-"""Which latent states there are, how they are asked for, and how answers are read back.
+"""Latent states of a person: their definitions, prompts for them, and a parser of answers.
 
 Start with `nbs/10_hierarchy.ipynb`."""
 from typing import TYPE_CHECKING

@@ -1,6 +1,6 @@
-"""Weights and prompts: build or load a model, write with it, score what was written.
+"""Weights and prompts: build or load a model, generate texts, compute their probabilities.
 
-Chat models of providers are in `humanlm.clients`, which can also ask a model in this process."""
+`humanlm.clients` asks chat models of providers, and can also ask a model in this process."""
 from typing import TYPE_CHECKING
 
 from ..core.plugins import lazy_names

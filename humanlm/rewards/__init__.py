@@ -1,4 +1,4 @@
-"""From text to a number with a reason: judges, their audit, likeness of texts, rewards.
+"""Scores of texts with reasons: judges, audits of judges, text similarity, rewards.
 
 Start with `nbs/20_rewards.ipynb`."""
 

@@ -1,4 +1,4 @@
-"""SDPO: learn from what a user says next.
+"""SDPO: learn from the user's next message.
 
 Start with `nbs/40_sdpo.ipynb`."""
 from typing import TYPE_CHECKING

@@ -60,7 +60,7 @@ class _PromptsConfig(TasksConfig):
 
 @dataclass(frozen=True)
 class _ColdStart(SFTConfig):
-    "Lessons for a tiny model in the made-up world"
+    "Lessons for a tiny model in the toy world"
 
     lesson_steps: int = 700
     """Steps in which a tiny model learns to reply, and to read what a follow-up wants. 0: none."""

@@ -1,6 +1,6 @@
-"""Trained simulators for other people: behind an address, in a conversation, on the Hub.
+"""Use of a trained simulator: serve it over HTTP, talk to it, publish it on the Hub.
 
-`humanlm serve`, `humanlm talk`, `humanlm study` and `humanlm push` use it."""
+`humanlm serve`, `humanlm talk`, `humanlm study` and `humanlm push` use this room."""
 from typing import TYPE_CHECKING
 
 from ..core.plugins import lazy_names

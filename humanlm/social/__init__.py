@@ -1,7 +1,8 @@
-"""Social worlds: who saw what in a text, and what people believe because of it.
+"""Social worlds: who perceives what in a text, and what each person therefore believes.
 
-In: stories and conversations. Out: `Context`s, answers by an exact simulator, parsers trained to
-write contexts, people who act from their own memory. Start with `nbs/60_social_world.ipynb`."""
+Input: stories and conversations. Output: `Context`s, answers by an exact simulator, and parsers
+trained to write contexts. Simulated people act from their own memories. Start with
+`nbs/60_social_world.ipynb`."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,7 @@
-"""Theory-of-Mind question sets, and asking them.
+"""Theory-of-Mind question sets, and the answers of models.
 
-In: a published set, and a model, a parser or a rule. Out: answers, `Measurement`s and a report,
-with and without social contexts. `humanlm eval tom` is the command; start with `nbs/83_tom.ipynb`."""
+Input: a published set, and a model, a parser or a rule. Output: answers, `Measurement`s and a report,
+with and without social contexts. The command is `humanlm eval tom`. Start with `nbs/83_tom.ipynb`."""
 
 from typing import TYPE_CHECKING
 

@@ -199,7 +199,7 @@ class Benchmark:
     label = "Story"  # title of the source text in prompts
     advice = ""  # first part of prompts
     wish = "Answer with the letter of one option."
-    simulation = "witnesses"  # whom the way `simulation` asks
+    simulation = "witnesses"  # whom the mode `simulation` asks
     rules: Sequence[str] = ("correct",)  # names of its scores, the main one first
     breakdowns: Sequence[tuple[str, ...]] = (("question type",),)  # groups of the report
 

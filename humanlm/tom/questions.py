@@ -271,7 +271,7 @@ class ScoredAnswer(BenchmarkItem):
     status: str = "read"  # one of `STATUSES`
     scores: Mapping[str, float] = field(default_factory=dict)  # rule → score; empty: no answer
     context: str = ""  # parser of the social context; empty: none was used
-    notes: tuple[str, ...] = ()  # what differed, such as another way of asking
+    notes: tuple[str, ...] = ()  # what differed, such as another mode
     failed: str = ""  # why there is no answer
 
     @classmethod

@@ -54,14 +54,14 @@ from ..social.requests import parse_prompt
 from ..social.violations import violations
 from humanlm.tom.answers import (
     AGENTS,
-    PUBLISHED_WAYS,
+    PUBLISHED_MODES,
     ROUNDS,
     SOLVERS,
     AnswerConfig,
     Asker,
     chance,
+    modes,
     solve,
-    ways,
 )
 from .protocol import Benchmark, Measure
 from .questions import AnswerReading, BenchmarkItem, QuestionSet, ScoredAnswer, read_text
@@ -79,7 +79,7 @@ class _SetConfig:
     out: str = "runs"
     "Folder of all runs."
     name: str | None = None
-    "Folder of the run below out. null: named by set, way and model."
+    "Folder of the run below out. null: named by set, mode and model."
 
 
 @dataclass(frozen=True)
@@ -141,18 +141,18 @@ def _load_items(
 # %% ../../nbs/tom/13_runs.ipynb #e46091cb
 @dataclass
 class _TomConfig(_SetConfig):
-    "Which questions to ask, in which ways, and where to write"
+    "Which questions to ask, in which modes, and where to write"
 
     mode: str = "vanilla"
-    """Ways to ask, separated by commas: vanilla, vanilla_no_reasoning, context, pure_context,
-    socialized_context_no_json, simulation, few_shot, debate. Each way makes a run. simulation
+    """Modes of asking, separated by commas: vanilla, vanilla_no_reasoning, context, pure_context,
+    socialized_context_no_json, simulation, few_shot, debate. Each mode makes a run. simulation
     asks the people of a social context; if it cannot, it asks as vanilla, and the report counts
     these questions."""
 
     @property
-    def ways(self) -> list[str]:
-        names = [PUBLISHED_WAYS.get(name.strip(), name.strip()) for name in self.mode.split(",")]
-        return [check_name(name, ways, "tom.mode", ConfigError) for name in names]
+    def modes(self) -> list[str]:
+        names = [PUBLISHED_MODES.get(name.strip(), name.strip()) for name in self.mode.split(",")]
+        return [check_name(name, modes, "tom.mode", ConfigError) for name in names]
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class Respondent:
     "Answers questions by a model or a rule, with or without social contexts"
 
     benchmark: Benchmark
-    mode: str = "vanilla"  # a key of `ways`
+    mode: str = "vanilla"  # a key of `modes`
     asker: Asker | None = None  # None: a rule answers
     solver: str = ""  # one of `SOLVERS`
     parser: Parser | None = None  # None: no contexts
@@ -230,7 +230,7 @@ class Respondent:
             parse, source = await self.context(item.source)
             if self.asker is None:
                 return _by_rule(self.benchmark, item, self.solver, parse, source)
-            reply = await ways[self.mode](self.asker, item, parse.context)
+            reply = await modes[self.mode](self.asker, item, parse.context)
         except Exception as e:  # an error of a plug-in stops its question only
             if isinstance(e, LLMError) and e.stops:
                 raise
@@ -312,14 +312,14 @@ def _is_silent(outcomes: Sequence[ScoredAnswer]) -> bool:
     return all(o.failed or o.status == "abstained" for o in outcomes)
 
 
-def _fall_back(o: ScoredAnswer) -> str:  # empty: it was asked in the chosen way
-    "Return the note about another way of asking"
+def _fall_back(o: ScoredAnswer) -> str:  # empty: it was asked in the chosen mode
+    "Return the note about another mode"
     marks = (" fell back to ", "no context: ")
     return next((note for note in o.notes if any(mark in note for mark in marks)), "")
 
 
 def _oddities(outcomes: Sequence[ScoredAnswer]) -> dict[str, int]:
-    "Return the number of failures, of other ways of asking, and of each status"
+    "Return the number of failures, of other modes, and of each status"
     counts = Counter(shorten(o.failed or _fall_back(o) or o.status, 100) for o in outcomes)
     return dict(counts.most_common(20))
 
@@ -330,7 +330,7 @@ class _TomRun:
 
     settings: Settings
     benchmark: Benchmark
-    way: str  # a key of `ways`
+    mode: str  # a key of `modes`
     loaded: QuestionSet
 
     def __post_init__(self):
@@ -338,15 +338,15 @@ class _TomRun:
         s, tom = self.settings, self.settings.tom
         parser_pays = "budget: a run pays for its contexts from model.budget. Set that one"
         require("parser", (s.parser.budget is None, parser_pays))
-        if self.rule and self.way not in ("vanilla", "context"):
+        if self.rule and self.mode not in ("vanilla", "context"):
             raise ConfigError(
-                f"model.name {self.rule} is a rule and asks nobody: tom.mode {self.way} means "
+                f"model.name {self.rule} is a rule and asks nobody: tom.mode {self.mode} means "
                 "nothing. Take vanilla or context."
             )
         self.ledger = Ledger(budget=s.model.budget)
         writer = [s.parser.name] if self.parses and s.parser.name != s.model.name else []
-        name = tom.name or _folder_name(self.benchmark.name, self.way, s.model.name, *writer)
-        several = f"-{self.way}" if tom.name and len(tom.ways) > 1 else ""
+        name = tom.name or _folder_name(self.benchmark.name, self.mode, s.model.name, *writer)
+        several = f"-{self.mode}" if tom.name and len(tom.modes) > 1 else ""
         self.folder = Path(tom.out) / f"{name}{several}"
 
     @property
@@ -357,7 +357,7 @@ class _TomRun:
     @property
     def parses(self) -> bool:
         "Whether answers use social contexts"
-        uses = self.way == "simulation" or "context" in self.way
+        uses = self.mode == "simulation" or "context" in self.mode
         return self.rule == "memory" if self.rule else uses
 
     def respondent(self) -> Respondent:
@@ -367,7 +367,7 @@ class _TomRun:
         if not self.rule:
             client = s.model.client(s.model.name, self.ledger)
             asker = Asker(client, self.benchmark, s.answer)
-        return Respondent(self.benchmark, self.way, asker, self.rule, parser)
+        return Respondent(self.benchmark, self.mode, asker, self.rule, parser)
 
     @property
     def conditions(self) -> dict[str, Any]:
@@ -375,7 +375,7 @@ class _TomRun:
         s, items = self.settings, self.loaded.items
         return {
             "benchmark": self.benchmark.name,
-            "mode": self.way,
+            "mode": self.mode,
             "model": s.model.name,
             "parser": s.parser.name if self.parses else None,
             "answer": to_dict(s.answer),
@@ -443,7 +443,7 @@ class _TomRun:
         results = Results(rows, notes=notes)
         save_results(self.folder / "results.json", results)
         questions = f"{len(self.loaded):,} questions of {Path(self.loaded.file).name}"
-        lines = [f"{questions}, answered by {self.settings.model.name}, way: {self.way}."]
+        lines = [f"{questions}, answered by {self.settings.model.name}, mode: {self.mode}."]
         lines.append(notes["ceiling"])
         lines += [f"{n:,}: {what}" for what, n in notes["counts"].items()]
         lines += [f"Cannot be used: {place}: {why}" for place, why in self.loaded.problems[:20]]
@@ -463,7 +463,7 @@ def _plan(run: _TomRun) -> str:
     waiting = [item for item in run.loaded if item.id not in answered]
     if not run.rule:
         require_model(settings.model.name)
-        growth, times = _RECORD_GROWTH if run.parses else 0, CALLS.get(run.way, 1)
+        growth, times = _RECORD_GROWTH if run.parses else 0, CALLS.get(run.mode, 1)
         read = sum(len(run.benchmark.prompt(item)) + growth * len(item.source) for item in waiting)
         written = times * len(waiting) * settings.answer.max_tokens
         cost = estimate(settings.model.name, times * len(waiting), times * read // 4, written)
@@ -474,7 +474,7 @@ def _plan(run: _TomRun) -> str:
         "run": run.folder,
         "questions": f"{len(run.loaded):,}, {len(waiting):,} to ask; {problems} rows unusable",
         "model": in_plan(settings.model.name),
-        "way": run.way,
+        "mode": run.mode,
         "calls": calls,
         "contexts": settings.parser.plan(texts, run.benchmark.task) if run.parses else "none",
     }
@@ -510,7 +510,7 @@ def run_command(argv: Sequence[str]) -> int:  # exit code
     s = parse(GROUPS, argv, _ABOUT, about, "anew")
     benchmark = find_benchmark(" ".join(s.inputs))
     loaded = _load_items(benchmark, s.tom.file, s.rows, s.tom.limit)
-    runs = [_TomRun(s, benchmark, way, loaded) for way in s.tom.ways]
+    runs = [_TomRun(s, benchmark, mode, loaded) for mode in s.tom.modes]
     for place, why in loaded.problems[:10]:
         print(f"cannot be used: {place}: {why}", file=sys.stderr)
     if s.dry_run:

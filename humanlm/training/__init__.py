@@ -1,7 +1,7 @@
-"""What a method is, and one trainer for every method.
+"""Methods and recipes, and one trainer for all methods.
 
-In: a rollout, a reward, an advantage (and a loss), and a recipe around them. Out: a trained model with
-its run. Who brings a recipe needs nothing else to train. Start with `nbs/training/01_sampling.ipynb`."""
+Input: a recipe with a rollout, a reward, an advantage and perhaps a loss. Output: a trained model and
+its run. A new recipe needs no other code. Start with `nbs/training/01_sampling.ipynb`."""
 
 from typing import TYPE_CHECKING
 

@@ -1,6 +1,6 @@
-"""Where the truth is known: a synthetic world of people, posts and replies.
+"""A synthetic world whose true states are known: people, posts and replies.
 
-Its oracle judges without error."""
+Its oracle judges without error. A smaller toy world has requests and replies."""
 from typing import TYPE_CHECKING
 
 from ..core.plugins import lazy_names

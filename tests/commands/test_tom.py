@@ -26,7 +26,7 @@ from humanlm.social.contexts import read_context
 from humanlm.social.generation import generate, write_stories
 from humanlm.social.language import read_question
 from humanlm.social.parsing import SymbolicParser
-from humanlm.tom.answers import AnswerConfig, Asker, ways
+from humanlm.tom.answers import AnswerConfig, Asker, modes
 from humanlm.tom.runs import Respondent, _answer_all, _read_outcomes
 from humanlm.tom.sets import benchmarks
 
@@ -395,13 +395,13 @@ def test_a_shared_text_is_parsed_once_also_when_many_questions_wait(own):
     )
 
 
-# ---- ways of answering
+# ---- modes of asking
 
 
-@pytest.mark.parametrize("mode", [m for m in ways if m != "few_shot"])
+@pytest.mark.parametrize("mode", [m for m in modes if m != "few_shot"])
 @pytest.mark.parametrize("name", ["tomi", "fantom", "hitom", "mmtom", "cobra", "confaide"])
 def test_every_way_answers_every_benchmark(name, mode, tmp_path):
-    "Ways that mean nothing for a benchmark fall back and say so; none fails in silence"
+    "Modes that mean nothing for a benchmark fall back and say so; none fails in silence"
     rows = {
         "tomi": {
             "story": "Ira sat.",
@@ -444,7 +444,7 @@ def test_every_way_answers_every_benchmark(name, mode, tmp_path):
     model = ScriptedClient(
         lambda r: said("B") if "answer" in r.schema["properties"] else "no record"
     )
-    given = asyncio.run(ways[mode](Asker(model, b, AnswerConfig()), item, context))
+    given = asyncio.run(modes[mode](Asker(model, b, AnswerConfig()), item, context))
     assert b.answered(item, given.answer).status and model.requests
     plain_question = Asker(model, b, AnswerConfig()).request(b.prompt(item)).messages
     as_vanilla, told = (
@@ -456,7 +456,7 @@ def test_every_way_answers_every_benchmark(name, mode, tmp_path):
         council = len(model.requests) == len(context.agents) + 1 and not given.notes
         assert told if name in ("tomi", "hitom") else council
     if mode in ("context", "simulation"):
-        alone = asyncio.run(ways[mode](Asker(model, b, AnswerConfig()), item, None))
+        alone = asyncio.run(modes[mode](Asker(model, b, AnswerConfig()), item, None))
         assert model.requests[-1].messages == plain_question and any(
             "no context" in note for note in alone.notes
         )
