@@ -173,17 +173,18 @@ def variants() -> Table:
         "published",
         "what it is",
     )
-    rows = []
+    rows, short = [], {", ".join(LEVELS): "all seven", ", ".join(STATES): "the six states"}
     for name, about in VARIANTS.items():
         levels = load_hierarchy(name)
+        names = ", ".join(levels.names)
         thinks = ", ".join(d.name for d in levels if d.thinks or d.form == "thought")
         tokens = " / ".join(dict.fromkeys(str(d.max_tokens) for d in levels))
         least = ", ".join(dict.fromkeys(str(d.threshold) for d in levels if d.threshold))
         rows.append(
             (
                 name,
-                ", ".join(levels.names),
-                thinks,
+                short.get(names, names),
+                short.get(thinks, thinks),
                 tokens,
                 least,
                 *map(about.get, heads[5:7]),
