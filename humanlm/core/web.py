@@ -38,9 +38,9 @@ def listen(
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)
-    except OSError as e:
+    except (OSError, OverflowError) as e:
         raise ConfigError(
-            f"Port {port} of {host} cannot be used: {e.strerror or e}. Choose another with "
+            f"Port {port} of {host} cannot be used: {str(e).rstrip('.')}. Choose another with "
             f"{option} (0: any free one)."
         ) from e
 
