@@ -84,7 +84,7 @@ def with_thoughts(place: str, examples: Sequence[Example], settings: Settings) -
     more = before, state_source(s), s.run.seed, s.eval.batch
     values = thought_bits(policy_of(place, s), examples, s.hierarchy, *more)
     parts = [{BITS + name: {"response": v} for name, v in row.items()} for row in values]
-    return [replace(m, values=m.values | part) for m, part in zip(measured, parts, strict=True)]
+    return [m._replace(values=m.values | part) for m, part in zip(measured, parts, strict=True)]
 
 
 def _other_row(examples, e, seed):

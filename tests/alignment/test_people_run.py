@@ -6,7 +6,7 @@ from humanlm.alignment.evaluation import load_evaluations
 from humanlm.core.basics import write_jsonl
 from humanlm.core.html import aligned
 from humanlm.evaluation.dialogues import PEOPLE
-from humanlm.evaluation.measured import AUC, BITS, bits_tables, load_results
+from humanlm.evaluation.measured import AUC, BITS, bits_tables, load_measured, load_results
 from humanlm.training.run import fit
 from humanlm.worlds.mini import WorldConfig, make_world
 
@@ -45,3 +45,22 @@ def test_a_cold_start_alone_is_compared_with_people_and_a_model_beside(tmp_path,
     held_out = next(e for e in rows if e.id == answers[0].example_id)
     assert held_out.reply[:40] in chat and answers[0].texts["response"][:40] in chat
     assert chat in capsys.readouterr().out
+
+
+def test_a_run_of_the_experiment_on_people_measures_its_thoughts(tmp_path):
+    world = make_world(WorldConfig(users=30))
+    path = write_jsonl(tmp_path / "rows.jsonl", [replace(e, states=None) for e in world.examples])
+    folder = fit(
+        {
+            "run": {"recipe": "experiments.people:recipe", "out": str(tmp_path), "methods": []},
+            "data": {"source": "examples", "path": str(path), "max_test": 4},
+            "model": {"hidden": 32, "layers": 1, "mlp": 64, "vocab": 600},
+            "hierarchy": {"prompt": "chat", "thinking": "hetero"},
+            "sft": {"reply_steps": 40, "batch": 8},
+            "judge": {"model": "likelihood"},
+            "test_judge": {"model": "rule"},
+            "eval": {"bits": 2, "texts": [], "reply_states": False},
+        }
+    )
+    measured = load_measured(folder / "bits-2" / "cold-start.jsonl")
+    assert {f"{BITS}own", f"{BITS}state_1", f"{BITS}state_8_other"} <= set(measured[0].values)
