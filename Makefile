@@ -26,10 +26,10 @@ demo: $(MARK)-train
 	@$(ENV) $(EVERY_CORE) $(BIN)/python -m humanlm.train --config configs/people-mini.yaml \
 	  $(if $(FRESH),--fresh,--resume) $(ARGS)
 	@echo "base: the model untrained; cold-start: just trained; people: the adapter of this package, trained for longer."
-	@echo "Minutes teach replies alone. States paid by what people said: make world; on people: nbs/results/08_people.ipynb"
+	@echo "Minutes teach replies alone. States rewarded by likelihood: make world; on people: nbs/results/08_people.ipynb"
 
 world: $(MARK)-train
-	$(TITLE) "States paid by an oracle and by likelihood, where the truth is known (configs/experiments/world.yaml)"
+	$(TITLE) "States rewarded by an oracle and by likelihood, where the truth is known (configs/experiments/world.yaml)"
 	@$(ENV) $(BIN)/python -m humanlm.experiment --config configs/experiments/world.yaml \
 	  $(if $(FRESH),--fresh,--resume) $(ARGS)
 	@echo "state_alignment: how true states are; reply_state_alignment: how true replies are to the person's states"
@@ -76,7 +76,7 @@ clean:
 
 help:
 	@echo "make demo     a real language model learns from real chats; minutes; resumes or shows a finished run"
-	@echo "make world    states paid by an oracle and by likelihood, in a synthetic world whose truth is known; minutes"
+	@echo "make world    states rewarded by an oracle and by likelihood, in a synthetic world whose truth is known; minutes"
 	@echo "make people   states and thoughts on real chats; days on two cores; goes on where it stopped"
 	@echo "make check    run what every commit needs: the frame, then notebooks and tests of the rooms that changed"
 	@echo "make test     run every test: notebooks, package, export in sync, README"
