@@ -61,7 +61,7 @@ def _guess(key: str, types: Mapping[str, Any]) -> str:
     names = [name for name in types if name.startswith(f"{group}.")]
     options = names or dict.fromkeys(name.partition(".")[0] for name in types)
     guess = f" Did you mean {close[0]}?" if close else ""
-    return f"{guess} Choose from: {', '.join(options)}."
+    return f"{guess} Choose from: {', '.join(options) or '(none)'}."
 
 # %% ../../nbs/core/03_grammar.ipynb #Line
 class _CommandLine(NamedTuple):
