@@ -368,6 +368,7 @@ def load_model(
     template: str = "humanlm",  # one of `TEMPLATES`
     dtype: str = "float32",  # number format of the weights
     device: str | None = None,  # None = a GPU if there is one
+    trains: bool = False,  # an adapter stays in float32, to be trained further
 ) -> LoadedModel:
     "Return a model and its tokenizer; `ModelError` says what is wrong and what to do"
     import torch
@@ -394,6 +395,9 @@ def load_model(
         model = _with_adapter(model, trained, base)
     if in_slices(where):
         _take_slices(model, where, home)
+    if base and not trains:
+        for weight in model.parameters():  # the adapter in the format of its base: faster
+            weight.data = weight.data.to(kind)
     _set_template(where, tokenizer, template)
     return LoadedModel(model, tokenizer)
 

@@ -149,7 +149,7 @@ class Run:
 
         model = self.settings.model
         dtype = "float32" if trains and not model.lora_rank else model.dtype
-        return load_model(self.model_folder(name), model.template, dtype)
+        return load_model(self.model_folder(name), model.template, dtype, trains=trains)
 
     def watch(self, stage: str) -> tuple:
         "Return the callbacks of a stage that print progress and write `metrics.jsonl`"

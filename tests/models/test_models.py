@@ -345,6 +345,19 @@ def test_an_adapter_is_saved_with_the_name_of_its_base_and_moves_with_it(adapted
     assert continuation(moved.model, tok) == continuation(model, tok)
 
 
+def test_an_adapter_has_the_format_of_its_base_unless_it_is_trained_further(adapted):
+    model, tok, home = adapted
+    folder = save_model(model, tok, home / "models" / "two")
+    asked, trained = (
+        load_model(folder, "own", "bfloat16", "cpu", trains=trains).model
+        for trains in (False, True)
+    )
+    assert {p.dtype for p in asked.parameters()} == {torch.bfloat16}
+    kinds = {p.dtype for name, p in trained.named_parameters() if "lora_" in name}
+    assert kinds == {torch.float32}
+    assert {b.dtype for b in asked.buffers()} == {torch.float32}  # angles of positions
+
+
 def test_weights_that_an_adapter_lacks_are_missed(adapted):
     from safetensors.torch import load_file, save_file
 
