@@ -515,7 +515,7 @@ def _brief(r: Result | None, digits: int) -> str:
     if r is None or math.isnan(r.mean):
         return "–"
     half = f"{(r.high - r.low) / 2:.{digits}f}".lstrip("0")
-    return f"{r.mean:.{digits}f} ±{half}"
+    return f"{r.mean:z.{digits}f} ±{half}"
 
 
 def bits_tables(rows: Sequence[Result]) -> str:  # Markdown; empty where bits were not measured
