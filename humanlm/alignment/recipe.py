@@ -129,7 +129,7 @@ def _rows(
 ) -> list[dict]:
     "Return the rows that a mode trains on"
     rows = training_rows(examples, settings_of(s, name).hierarchy, name)
-    if s.judge.model == LIKELIHOOD and MODES[name].asks == "each":  # replies are not paid
+    if s.judge.model == LIKELIHOOD and MODES[name].asks == "each":  # replies have no reward
         return [row for row in rows if row["level"] != "response"]
     return rows
 
