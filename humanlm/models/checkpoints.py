@@ -368,7 +368,7 @@ def load_model(
     template: str = "humanlm",  # one of `TEMPLATES`
     dtype: str = "float32",  # number format of the weights
     device: str | None = None,  # None = a GPU if there is one
-    trains: bool = False,  # an adapter stays in float32, to be trained further
+    trains: bool = False,  # an adapter stays in float32, to be trained further or merged
 ) -> LoadedModel:
     "Return a model and its tokenizer; `ModelError` says what is wrong and what to do"
     import torch
@@ -477,7 +477,7 @@ def merge_adapter(
     home = model_of(name)
     if in_slices(name) and not adapter_base(home):
         dtype = "float32"  # as training keeps its weights
-    model, tokenizer = load_model(name, "own", dtype, "cpu")
+    model, tokenizer = load_model(name, "own", dtype, "cpu", trains=True)
     if has_adapter(model):
         model = model.merge_and_unload()  # type: ignore[operator]
     elif not in_slices(name):
