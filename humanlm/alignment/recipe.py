@@ -553,6 +553,11 @@ class AlignmentStudy(Study):
         key = to_json([s.data, s.world, s.model, s.sft, *taught])
         return {"base": key, "cold-start": key}
 
+    def asks(self, s: Settings) -> str:
+        "Return all settings but those of training"
+        training = "run", "plan", "judge", "reward", "advantage", "trainer"
+        return to_json({name: group for name, group in s.groups.items() if name not in training})
+
     def complete(self, trials: Sequence[Trial], found: Arms) -> dict[str, Any]:
         "Add the source of the data, and the judges"
         s = trials[0].settings

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -144,6 +145,10 @@ class Study:
         "Return models that runs may share, name → all settings on which it depends"
         return {}
 
+    def asks(self, s: Settings) -> str:
+        "Return all settings on which measurements of a model depend; empty: they are not shared"
+        return ""
+
     def after(self, trial: Trial) -> None:
         "Ask further questions to the models of a finished run"
 
@@ -194,6 +199,18 @@ def _copy_shared(source: Trial, trial: Trial, study: Study) -> None:
         if source is not trial and not place.exists():
             with atomic_path(place) as new:
                 shutil.copytree(source.folder / "models" / name, new)
+
+
+def _copy_measurements(trial: Trial, trials: Sequence[Trial], study: Study) -> None:
+    "Copy complete measurements of shared models from runs that ask the same"
+    models, asks = study.shared(trial.settings), study.asks(trial.settings)
+    for other in trials if models and asks else ():
+        if (study.shared(other.settings), study.asks(other.settings)) == (models, asks):
+            for file in chain(*(other.folder.glob(f"*/{name}.jsonl") for name in models)):
+                place = trial.folder / file.relative_to(other.folder)
+                if not place.exists():
+                    with atomic_path(place) as new:
+                        shutil.copy(file, new)
 
 # %% ../../nbs/training/21_experiment.ipynb #work
 @command("experiment")
@@ -267,6 +284,7 @@ def _run_all(
                 if source is not trial and not all((m / "config.json").exists() for m in models):
                     break
                 _copy_shared(source, trial, study)
+                _copy_measurements(trial, trials, study)
                 busy[trial.folder] = trial, _start(waiting.pop(0))
             time.sleep(0.5)
             for trial, process in list(busy.values()):

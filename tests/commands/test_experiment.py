@@ -20,6 +20,7 @@ from humanlm.evaluation.measured import ALL, load_results
 from humanlm.experiment import main
 from humanlm.training.experiment import (
     _comparisons,
+    _copy_measurements,
     _study_of,
     _trials_of,
     _twin,
@@ -196,22 +197,26 @@ def read_jsonl_rows(path: Path):
 # Plans.
 
 
-def test_variants_share_a_cold_start_only_where_it_is_the_same(tmp_path):
+def test_variants_share_a_cold_start_and_its_measurements_only_where_they_are_the_same(tmp_path):
     variants = {
         "plain": {},
         "longer": {"trainer": {"max_steps": 9}},
         "faithless": {"sft": {"faithful_share": 0.0}},
+        "asked": {"eval": {"reply_states": False}},
     }
     config = write(tmp_path, variants=variants, experiment={"seeds": [5], "results": None})
     recipe, settings = experiment_settings(["--config", str(config)])
     runs, study = _trials_of(recipe, settings), _study_of(recipe)
-    assert [_twin(run, runs, study).variant for run in runs] == ["plain", "plain", "faithless"]
-    assert [run.settings.run.name for run in runs] == [
-        "plain-seed-5",
-        "longer-seed-5",
-        "faithless-seed-5",
-    ]
+    twins = ["plain", "plain", "faithless", "plain"]
+    assert [_twin(run, runs, study).variant for run in runs] == twins
+    assert [run.settings.run.name for run in runs] == [f"{name}-seed-5" for name in variants]
     assert len({str(study.shared(run.settings)) for run in runs}) == 2
+    runs[0].measured("cold-start").parent.mkdir(parents=True)
+    runs[0].measured("cold-start").write_text("measured", "utf-8")
+    for run in runs:
+        _copy_measurements(run, runs, study)
+    measured = [run.measured("cold-start").is_file() for run in runs]
+    assert measured == [True, True, False, False]
     pairs = _comparisons(runs, study, ["cold-start"])
     assert ("longer: humanlm-hetero", "plain: humanlm-hetero") in pairs
     assert ("plain: response-only", "plain: cold-start") in pairs
