@@ -16,13 +16,13 @@ PEOPLE = [
     e for e in make_world(WorldConfig(users=36, replies_per_user=12)).examples if e.split == "train"
 ]
 FIVE = {
-    "run": {"name": "five", "methods": ["humanlm"], "token_budget": 2000},
+    "run": {"name": "five", "methods": ["humanlm"], "token_budget": 8000},
     "data": {"max_train": 60, "max_test": 2},
     "world": {"users": 36, "replies_per_user": 12},
-    "hierarchy": {"levels": ["belief", "response"], "state_tokens": 12, "response_tokens": 24},
+    "hierarchy": {"levels": ["belief", "response"], "state_tokens": 12, "response_tokens": 64},
     "model": {"hidden": 32, "heads": 2, "kv_heads": 2, "mlp": 64, "vocab": 700},
-    "sft": {"lesson_steps": 80, "polite_steps": 4, "batch": 8},
-    "rollout": {"num_prompts": 2, "group_size": 4},
+    "sft": {"lesson_steps": 200, "polite_steps": 0, "batch": 8},
+    "rollout": {"num_prompts": 2, "group_size": 8},
     "trainer": {"max_steps": 4, "save_steps": 2},
     "reward": {"extra": "experiments.manner:Manner"},
 }
