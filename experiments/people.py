@@ -1,8 +1,8 @@
-"""States and thoughts on real people, in bits of their replies. Behind results/people.json.
+"""States and thoughts on real people, in bits of their replies. Behind results/people*.json.
 
 The true states of real people are unknown. So each model is measured by the bits of the real
 replies and by a detector that separates its replies from real ones. One chat is shown too. From the
-folder of this repository, for two to three days on two cores:
+folder of this repository, for about ten hours on two cores:
 
     make people
 """
