@@ -35,7 +35,7 @@ world: $(MARK)-train
 	@echo "state_alignment: how true states are; reply_state_alignment: how true replies are to the person's states"
 
 people: $(MARK)-train
-	$(TITLE) "States and thoughts on people (configs/experiments/people-*.yaml): about ten hours on two cores; call it again to go on"
+	$(TITLE) "States and thoughts on people (configs/experiments/people-*.yaml): about ten hours on two cores with avx512_bf16; call it again to go on"
 	@for part in states thoughts; do \
 	  $(ENV) $(EVERY_CORE) $(BIN)/python -m humanlm.experiment --config configs/experiments/people-$$part.yaml \
 	    $(if $(FRESH),--fresh,--resume) $(ARGS) || exit; done
@@ -76,8 +76,8 @@ clean:
 	@echo "Kept: $(VENV) (the environment) and runs/ (your results). Remove them by hand if you mean to."
 
 help:
-	@echo "make demo     a real language model learns from real chats; minutes; resumes or shows a finished run"
-	@echo "make world    states rewarded by an oracle and by likelihood, in a synthetic world whose truth is known; minutes"
+	@echo "make demo     a real language model learns from real chats; about 8 minutes; resumes or shows a finished run"
+	@echo "make world    states rewarded by an oracle and by likelihood, in a synthetic world whose truth is known; about 6 minutes"
 	@echo "make people   states and thoughts on real chats; about ten hours on two cores; goes on where it stopped"
 	@echo "make check    run what every commit needs: the frame, then notebooks and tests of the rooms that changed"
 	@echo "make test     run every test: notebooks, package, export in sync, README"
